@@ -1,0 +1,41 @@
+# The two commands of a fresh machine are `make demo` and `make test`; `make help` lists the rest.
+# Everything lives in .venv; paths are relative, so a checkout below a folder with spaces works.
+PYTHON ?= python3
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs install clean
+
+help:
+	@echo "make demo      create .venv, install, train a small CNN on MNIST and reload it"
+	@echo "make test      create .venv, install, static checks and all tests"
+	@echo "make check     static checks only: ruff, mypy, import layers, sizes"
+	@echo "make docs      build the documentation into site/"
+	@echo "make install   create .venv and install with all developer tools"
+	@echo "make clean     remove .venv and everything generated"
+	@echo "Variables: PYTHON (python3), TORCH_INDEX, ARGS (flags of the demo, arguments of pytest)"
+
+demo:
+	@scripts/install core
+	@echo "==> examples/mnist/train_mnist.py $(ARGS)"
+	@.venv/bin/python examples/mnist/train_mnist.py $(ARGS)
+	@echo "==> examples/mnist/reload_and_predict.py"
+	@.venv/bin/python examples/mnist/reload_and_predict.py
+
+test: check
+	@scripts/test $(ARGS)
+
+check:
+	@scripts/install dev
+	@scripts/check
+
+docs:
+	@scripts/install dev
+	@scripts/docs
+
+install:
+	@scripts/install dev
+
+clean:
+	rm -rf .venv site build examples/*/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf src/*.egg-info packaging/*/build packaging/*/*.egg-info

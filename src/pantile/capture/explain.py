@@ -1,0 +1,95 @@
+"""Turn what torch raises during capture into errors that name the line and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from pantile.capture.source import place_of_error
+from pantile.errors import CaptureError, DataDependentError, Error, ForwardError, combined
+from pantile.program.spec import TensorSpec
+
+_BRANCH_FIX = (
+    "choose with torch.where(condition, a, b) or torch.cond(...), "
+    "or compute the value outside forward and pass it as a Python argument"
+)
+_SHAPE_FIX = "use an op of fixed size: torch.where, masked_fill, topk, or a padded mask"
+
+# What a fake tensor says when Python wants its memory or its value.
+_VALUE_PHRASES = (
+    "Cannot access data pointer of Tensor",
+    ".numpy() is not supported for tensor subclasses",
+    "Cannot copy out of meta tensor",
+    "Cannot call numel() on tensor with symbolic sizes",
+    "It appears that you're trying to get value out of a tracing tensor",
+    "Can't call numpy() on",
+    "data-dependent",
+)
+
+
+@contextmanager
+def explained(names: Sequence[str], arguments: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Errors raised inside become ours, with the user's file and line."""
+    try:
+        yield
+    except Error as error:
+        if not error.location:
+            error.location = place_of_error(error.__traceback__)
+        raise
+    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+        raise DataDependentError(
+            "forward asks for the value of a tensor (an `if`, int(), float(), .item() or .tolist())"
+            " while the graph is being recorded",
+            fix=_BRANCH_FIX,
+            location=place_of_error(error.__traceback__),
+        ) from error
+    except DynamicOutputShapeException as error:
+        raise DynamicShapeError(
+            error.func,
+            f"the size of the result of {error.func} depends on the data",
+            fix=_SHAPE_FIX,
+            location=place_of_error(error.__traceback__),
+        ) from error
+    except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
+        raise CaptureError(
+            f"this op has no shape rule, so it cannot be recorded: {error}",
+            fix="register one with torch.library.register_fake, or compute it outside forward",
+            location=place_of_error(error.__traceback__),
+        ) from error
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        raise _failed(error, names, arguments) from error
+
+
+class DynamicShapeError(DataDependentError, DynamicOutputShapeException):
+    """The size of a tensor depends on data. Also torch's own class, which clients catch."""
+
+    def __init__(self, func: object, message: str, *, fix: str, location: str) -> None:
+        DataDependentError.__init__(self, message, fix=fix, location=location)
+        self.func = func
+
+
+def _failed(error: Exception, names: Sequence[str], arguments: Sequence[torch.Tensor]) -> Error:
+    place = place_of_error(error.__traceback__)
+    text = str(error)
+    if any(phrase in text for phrase in _VALUE_PHRASES):
+        return DataDependentError(
+            f"forward asks for the value of a tensor while the graph is being recorded: {text}",
+            fix=_BRANCH_FIX,
+            location=place,
+        )
+    given = ", ".join(f"{n}: {TensorSpec.of(t)}" for n, t in zip(names, arguments, strict=False))
+    kind = type(error)
+    return combined(ForwardError, kind)(
+        f"forward failed with {kind.__name__}: {text}\n  arguments of one micro-batch: {given}",
+        fix="call the model on the CPU with these shapes and dtypes to see the same error",
+        location=place,
+    )

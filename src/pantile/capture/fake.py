@@ -1,0 +1,91 @@
+"""Fake tensors for capture, and what happens to the real ones that forward meets.
+
+State and arguments are fake: no memory, no arithmetic. Other tensors that forward reaches (plain
+attributes, globals) are constants of the graph: ops on constants alone are computed at once, so
+`if self.table.max() > 3` works, and writing to one is an error, because the static graph could not
+repeat it (in strict mode it happens once, as in PopTorch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from pantile.errors import CaptureError
+
+_LIFT = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode with fixed shapes, in which asking for a value is an error."""
+    shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    return FakeTensorMode(shape_env=shapes, static_shapes=True, allow_non_fake_inputs=True)
+
+
+def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """A fake tensor with the shape, strides and dtype of a real one, sharing nothing with it."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise CaptureError(
+            f"{what} is a {tensor.layout} tensor; a static graph holds dense tensors only",
+            fix="convert it with .to_dense()",
+        )
+    if tensor.device.type != "cpu":
+        raise CaptureError(f"{what} is on device {tensor.device}", fix='move it with .to("cpu")')
+    with mode:
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    if tensor.is_conj() or tensor.is_neg():
+        raise CaptureError(f"{what} is a lazy conjugate or negative view", fix="call .resolve_conj()")
+    return fake
+
+
+class HostConstants(TorchDispatchMode):
+    """Computes ops on real tensors at once; refuses to write to them."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, *, strict: bool) -> None:
+        super().__init__()
+        self._strict = strict
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, torch._ops.OpOverload) and func not in _LIFT:
+            tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            real = [not isinstance(t, FakeTensor) for t in tensors]
+            if func._schema.is_mutable and any(real):
+                self._check_write(func, args, kwargs, all_real=all(real))
+            if tensors and all(real) and torch.Tag.nondeterministic_seeded not in func.tags:
+                with _disable_current_modes():
+                    return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _check_write(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, all_real: bool
+    ) -> None:
+        if self._strict and all_real:
+            return
+        for i, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            written = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+            if any(not isinstance(t, FakeTensor) for t in written):
+                raise CaptureError(
+                    f"forward writes ({func}) to a tensor that is neither a parameter nor a buffer",
+                    fix="register it with self.register_buffer(name, tensor) so that it is state",
+                )
+
+
+Traced = Callable[..., Any]

@@ -1,0 +1,310 @@
+"""Record forward, loss and gradients of one micro-batch as a Program.
+
+    forward(fake args)  ──make_fx──►  ATen graph, with in-place ops
+                        ──functionalise──►  functional graph + `copy_` epilogue  =  Program
+
+Two passes, because functionalisation around `requires_grad_()` raises. Nothing is decomposed: the
+reference engine must call the very kernels that eager calls. See docs/internals.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses import FakeTensor
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
+
+from pantile.capture.checkpoint import no_recomputation
+from pantile.capture.explain import explained
+from pantile.capture.fake import HostConstants, fake_like, fake_mode
+from pantile.capture.loss import Seen, choose_loss
+from pantile.capture.module_state import ModuleState, check_overlap, exchanged, find_rebound
+from pantile.capture.recorder import CaptureRecorder
+from pantile.capture.rewrite import functional_program, safe_decompositions
+from pantile.capture.watch import Watch
+from pantile.errors import CaptureError
+from pantile.ops.context import recording
+from pantile.program.program import Program
+from pantile.program.spec import Input, InputKind, Output, OutputKind, TensorSpec
+from pantile.program.structure import Structure, flatten, leaf_names, unflatten
+
+# Capture patches nothing visible to other threads, but torch's tracing state is easier to trust
+# one capture at a time, and capture is bound by the interpreter lock anyway.
+CAPTURE_LOCK = threading.RLock()
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A Program and how its user outputs form what forward returned.
+
+    `leaves` holds, for each tensor forward returned, the index of its USER output, or the tensor
+    itself when it is a constant of the host.
+    """
+
+    program: Program
+    structure: Structure
+    leaves: tuple[int | torch.Tensor, ...]
+    blocks: tuple[tuple[str, int | None], ...] = ()
+    loss: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What to capture: a callable over a module's state, and one micro-batch of arguments."""
+
+    call: Callable[..., Any]
+    module: nn.Module
+    state: ModuleState
+    structure: Structure
+    arguments: Sequence[torch.Tensor]
+    names: Sequence[str]
+    training: bool
+    strict: bool = False
+    loss_scaling: bool = False
+
+
+LOSS_SCALING = Input("loss_scaling", InputKind.HYPER, TensorSpec((), torch.float32))
+
+
+class _Trace:
+    """The state of one capture."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.mode = fake_mode()
+        self.recorder = CaptureRecorder(strict=request.strict, training=request.training)
+        self.result: Structure | None = None
+        self.leaves: list[int | torch.Tensor] = []
+        self.outputs: list[Output] = []
+        self.loss_index: int | None = None
+
+    def inputs(self) -> list[Input]:
+        request = self.request
+        found = [Input(e.name, e.kind, e.spec) for e in request.state.entries]
+        pairs = zip(request.names, request.arguments, strict=True)
+        found += [Input(name, InputKind.ARGUMENT, TensorSpec.of(t)) for name, t in pairs]
+        if request.loss_scaling:
+            found.append(LOSS_SCALING)
+        return found
+
+    def fakes(self, *, with_grad: bool) -> list[torch.Tensor]:
+        """A fresh fake tensor for every input."""
+        fakes = []
+        for entry in self.request.state.entries:
+            fake = fake_like(self.mode, entry.seen, f"{entry.kind.value} {entry.name!r}")
+            if entry.dtype is not None:
+                fake = fake.to(entry.dtype)
+            if with_grad and entry.tensor.requires_grad:
+                fake.requires_grad_()
+                for hook in (getattr(entry.tensor, "_backward_hooks", None) or {}).values():
+                    fake.register_hook(hook)
+            if entry.kind is InputKind.PARAMETER:
+                fake._is_param = True  # type: ignore[attr-defined]
+            fakes.append(fake)
+        pairs = zip(self.request.names, self.request.arguments, strict=True)
+        fakes += [fake_like(self.mode, t, f"argument {name!r}") for name, t in pairs]
+        if self.request.loss_scaling:
+            fakes.append(fake_like(self.mode, torch.ones(()), "loss_scaling"))
+        return fakes
+
+    def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
+        """The function that is traced: forward, loss, gradients."""
+        request = self.request
+        count = len(request.state.entries)
+        state, arguments = flat[:count], flat[count : count + len(request.arguments)]
+        by_id = {id(e.tensor): f for e, f in zip(request.state.entries, state, strict=True)}
+        args, kwargs = unflatten(request.structure, arguments)
+        watch = Watch(by_id)
+        with (
+            exchanged(request.module, by_id),
+            recording(self.recorder),
+            no_recomputation(),
+            watch,
+            torch.set_grad_enabled(request.training),
+        ):
+            with HostConstants(strict=request.strict):
+                result = request.call(*args, **kwargs)
+            self._settle_rebound(by_id)
+            self.recorder.close()
+        returned = self._collect(result)
+        if not request.training:
+            return returned
+        with torch.enable_grad():
+            return returned + self._gradients(watch, returned, state, flat)
+
+    def _settle_rebound(self, by_id: dict[int, torch.Tensor]) -> None:
+        """A buffer that forward replaced gets the new value (strict mode refuses)."""
+        real = {id(fake): key for key, fake in by_id.items()}
+        entries = {id(e.tensor): e for e in self.request.state.entries}
+        names = {name: entries[key] for key in by_id for name in _names(entries[key])}
+        fakes = {e.name: by_id[id(e.tensor)] for e in entries.values()}
+        for item in find_rebound(self.request.module, by_id):
+            entry = names.get(item.name)
+            if entry is None or item.new is None or id(item.new) in real:
+                continue
+            if self.request.strict and not item.in_norm:
+                raise CaptureError(
+                    f"{item.kind} {item.name} is reassigned within the model",
+                    fix=f"write to it in place: self.{item.name}.copy_(...)",
+                )
+            if item.new.shape != entry.seen.shape:
+                raise CaptureError(
+                    f"{item.kind} {item.name} is replaced by a tensor of shape "
+                    f"{list(item.new.shape)}; it has {list(entry.tensor.shape)}",
+                    fix="keep the shape: state of a static graph has a fixed size",
+                )
+            with torch.no_grad():
+                fakes[entry.name].copy_(item.new)
+        self._check_removed(names)
+
+    def _check_removed(self, names: dict[str, Any]) -> None:
+        present = {
+            f"{path}.{name}" if path else name
+            for path, child in self.request.module.named_modules(remove_duplicate=False)
+            for table in (child._parameters, child._buffers)
+            for name in table
+        }
+        for name, entry in names.items():
+            if name not in present:
+                raise CaptureError(
+                    f"{entry.kind.value.capitalize()} {name} is removed from the model",
+                    fix="keep it: the state of a static graph cannot disappear",
+                )
+
+    def _collect(self, result: Any) -> list[torch.Tensor]:
+        """Note how the outputs are nested; return the ones the graph computes."""
+        tensors, self.result = flatten(result)
+        names = leaf_names(self.result, "out")
+        returned: list[torch.Tensor] = []
+        for name, tensor in zip(names, tensors, strict=True):
+            if not isinstance(tensor, FakeTensor):
+                self.leaves.append(tensor.detach().clone())
+                continue
+            self.leaves.append(len(returned))
+            self.outputs.append(Output(name, OutputKind.USER, TensorSpec.of(tensor)))
+            returned.append(tensor)
+        return returned
+
+    def _gradients(
+        self,
+        watch: Watch,
+        returned: list[torch.Tensor],
+        state: Sequence[torch.Tensor],
+        flat: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        loss = choose_loss(
+            _seen(self.recorder.marked_losses),
+            _seen(watch.losses),
+            _seen(returned),
+            strict=self.request.strict,
+        )
+        matches = [i for i, t in enumerate(returned) if t is loss.tensor]
+        self.loss_index = matches[0] if matches else None
+        wanted = [
+            (entry, fake)
+            for entry, fake in zip(self.request.state.entries, state, strict=True)
+            if entry.tensor.requires_grad
+        ]
+        if not loss.tensor.requires_grad or not wanted:
+            return []
+        seed = torch.ones_like(loss.tensor)
+        if self.request.loss_scaling:
+            seed = seed * flat[-1].to(seed.dtype)
+        tag_backward(loss.tensor)
+        gradients = torch.autograd.grad(
+            loss.tensor, [fake for _, fake in wanted], seed, allow_unused=True
+        )
+        kept = []
+        for (entry, _), gradient in zip(wanted, gradients, strict=True):
+            if gradient is not None:
+                self.outputs.append(
+                    Output(entry.name, OutputKind.GRADIENT, TensorSpec.of(gradient))
+                )
+                kept.append(gradient)
+        return kept
+
+
+def capture(request: Request) -> Captured:
+    """Record one micro-batch: `gradients` when training, else `inference`."""
+    check_overlap(request.state)
+    _check_initialised(request.state)
+    with CAPTURE_LOCK:
+        trace = _Trace(request)
+        inputs = trace.inputs()
+        with explained(request.names, request.arguments), fx_traceback.preserve_node_meta():
+            with trace.mode, _plain_state():
+                recorded = make_fx(
+                    trace.run,
+                    decomposition_table=safe_decompositions(),
+                    record_stack_traces=True,
+                    _disable_torch_fn_metadata_mode=True,
+                )(*trace.fakes(with_grad=request.training))
+            program = functional_program(
+                recorded,
+                trace.fakes(with_grad=False),
+                trace.mode,
+                name="gradients" if request.training else "inference",
+                inputs=inputs,
+                outputs=trace.outputs,
+            )
+    assert trace.result is not None
+    return Captured(
+        program,
+        trace.result,
+        tuple(trace.leaves),
+        tuple(trace.recorder.blocks),
+        trace.loss_index,
+    )
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    return (entry.name, *entry.aliases)
+
+
+def _seen(tensors: Sequence[torch.Tensor]) -> list[Seen]:
+    """The graph node behind each tensor."""
+    mode = get_proxy_mode()
+    assert mode is not None
+    found = []
+    for tensor in tensors:
+        node = get_proxy_slot(tensor, mode.tracer, None, lambda slot: slot.proxy.node)
+        if isinstance(node, fx.Node):
+            found.append(Seen(tensor, node))
+    return found
+
+
+def tag_backward(loss: torch.Tensor) -> None:
+    """Let every backward node carry the sequence number of the forward op it belongs to."""
+    from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+
+    if loss.grad_fn is not None:
+        setup_stacktrace_preservation_hooks([loss.grad_fn])
+
+
+def _check_initialised(state: ModuleState) -> None:
+    for entry in state.entries:
+        if isinstance(entry.tensor, nn.parameter.UninitializedTensorMixin):
+            raise CaptureError(
+                f"{entry.kind.value} {entry.name!r} has no shape yet (a lazy module)",
+                fix="call the model once on the CPU before wrapping it",
+            )
+
+
+@contextmanager
+def _plain_state() -> Iterator[None]:
+    """Switch off argument checks that read values (torch.distributions)."""
+    from torch.distributions import Distribution
+
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)

@@ -1,0 +1,89 @@
+"""What an update program is specific to, and where its numbers are found.
+
+Numbers and tensors of an optimizer are inputs of the program; everything else (flags, which state
+exists, which parameter is in which group) is its structure. Another structure, another program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pantile.optim import Optimizer
+from pantile.program.program import Program
+from pantile.program.spec import TensorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateRequest:
+    """What to capture: an optimizer and, by parameter name, what its parameters look like.
+
+    `names` maps id(parameter) to its name; `gradients` names the parameters that have one.
+    """
+
+    optimizer: torch.optim.Optimizer
+    names: Mapping[int, str]
+    gradients: Mapping[str, TensorSpec]
+    divisor: int = 1
+    loss_scaling: bool = False
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """Where a recorded number lives: `param_groups[group][key]`, or an item of it."""
+
+    name: str
+    group: int
+    key: str
+    item: int | None
+
+    def read(self, optimizer: torch.optim.Optimizer) -> Any:
+        """Its value now."""
+        value = optimizer.param_groups[self.group][self.key]
+        return value if self.item is None else value[self.item]
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateProgram:
+    """The update, and where its inputs are found."""
+
+    program: Program
+    hypers: tuple[Hyper, ...]
+    structure: Any = field(repr=False)
+
+
+def structure_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Any:
+    """Everything about an optimizer that a program is specific to: all but numbers and tensors."""
+    groups = tuple(
+        tuple(
+            (key, _shape_of(value)) for key, value in sorted(group.items()) if key != "params"
+        )
+        + (tuple(names.get(id(p)) for p in group["params"]),)
+        for group in optimizer.param_groups
+    )
+    state = tuple(
+        (names.get(id(p)), tuple((k, _shape_of(v)) for k, v in optimizer.state[p].items()))
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p in optimizer.state
+    )
+    shared = getattr(optimizer, "global_names", ()) if isinstance(optimizer, Optimizer) else ()
+    return type(optimizer), groups, state, tuple((n, getattr(optimizer, n)) for n in shared)
+
+
+def _shape_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return TensorSpec.of(value)
+    if isinstance(value, float):
+        return float
+    if isinstance(value, (tuple, list)):
+        return tuple(_shape_of(item) for item in value)
+    return value if isinstance(value, (int, bool, str, type(None))) else repr(value)
+
+
+def state_name(key: str, parameter: str) -> str:
+    """The name of a piece of optimizer state: `exp_avg/fc.weight`."""
+    return f"{key}/{parameter}"

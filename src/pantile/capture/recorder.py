@@ -1,0 +1,64 @@
+"""What capture hears from the ops while forward runs: losses, blocks, hints.
+
+Blocks become stages: the active block is written into the metadata of every node that is recorded
+(`torch.fx.traceback.annotate`), and backward nodes find theirs through the sequence number they
+share with the forward op they belong to.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.fx import traceback as fx_traceback
+
+
+class CaptureRecorder:
+    """Implements `pantile.ops.context.Recorder`."""
+
+    def __init__(self, *, strict: bool, training: bool) -> None:
+        self.strict = strict
+        self.training = training
+        self.marked_losses: list[torch.Tensor] = []
+        self.blocks: list[tuple[str, int | None]] = []
+        self.hints: list[tuple[torch.Tensor, str, dict[str, Any]]] = []
+        self._scopes: dict[str, list[Any]] = {}
+        self._annotation: AbstractContextManager[None] | None = None
+        self.block_scopes_used = False
+
+    def mark_loss(self, tensor: torch.Tensor) -> None:
+        """`tensor` is the result of an `identity_loss`."""
+        self.marked_losses.append(tensor)
+
+    def begin_block(self, user_id: str, ipu_id: int | None) -> None:
+        """Ops from here on belong to this block."""
+        self.close()
+        if (user_id, ipu_id) not in self.blocks:
+            self.blocks.append((user_id, ipu_id))
+        index = self.blocks.index((user_id, ipu_id))
+        self._annotation = fx_traceback.annotate({"block": index})
+        self._annotation.__enter__()
+
+    def end_block(self) -> None:
+        """No block is active until the next `begin_block`."""
+        self.block_scopes_used = True
+        self.close()
+
+    def close(self) -> None:
+        """Stop annotating."""
+        if self._annotation is not None:
+            self._annotation.__exit__(None, None, None)
+            self._annotation = None
+
+    def mark(self, tensor: torch.Tensor, kind: str, **details: Any) -> None:
+        """`tensor` carries a hint that does not change its value."""
+        self.hints.append((tensor, kind, details))
+
+    def push_scope(self, kind: str, value: Any) -> None:
+        """Ops from here on carry `value`."""
+        self._scopes.setdefault(kind, []).append(value)
+
+    def pop_scope(self, kind: str) -> None:
+        """Undo the latest `push_scope` of that kind."""
+        self._scopes[kind].pop()

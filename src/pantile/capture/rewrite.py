@@ -1,0 +1,180 @@
+"""From the recorded graph to a Program: functional body, epilogue, tags.
+
+    add_(buf, 1)                          %a = add(buf, 1)
+    y = mul(x, buf)            ->         %y = mul(x, %a)
+    return y                              copy_(buf, %a)
+                                          return %y
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pantile.capture.source import place_of_trace
+from pantile.program.program import WRITE, Program
+from pantile.program.spec import Input, NodeTag, Output
+
+aten = torch.ops.aten
+
+# Functional graphs need no defensive copies: constants are never written, outputs are copied out.
+_IDENTITIES = frozenset(
+    {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default}
+)
+
+
+@cache
+def safe_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Ops that write to an argument without saying so in their schema, as ones that do.
+
+    `native_batch_norm` updates the running statistics; functionalisation would not see it. The
+    replacement runs the same kernel, so the bits are the same.
+    """
+    return {aten.native_batch_norm.default: _batch_norm}
+
+
+def _batch_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if mean is None or var is None:
+        return aten._native_batch_norm_legit.no_stats(
+            input, weight, bias, training, momentum, eps
+        )
+    if not training:
+        return aten._native_batch_norm_legit_no_training.default(
+            input, weight, bias, mean, var, momentum, eps
+        )
+    return aten._native_batch_norm_legit.default(
+        input, weight, bias, mean, var, training, momentum, eps
+    )
+
+
+def functional_program(
+    recorded: fx.GraphModule,
+    fakes: Sequence[torch.Tensor],
+    mode: FakeTensorMode,
+    *,
+    name: str,
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+) -> Program:
+    """Functionalise what was recorded and wrap it."""
+    tags = _tags(recorded.graph)
+
+    def replay(*args: Any) -> Any:
+        return fx.Interpreter(recorded).run(*args)
+
+    with mode, torch.no_grad():
+        module = make_fx(
+            torch.func.functionalize(replay, remove="mutations"),
+            _disable_torch_fn_metadata_mode=True,
+        )(*fakes)
+    return as_program(module, name=name, inputs=inputs, outputs=outputs, tags=tags)
+
+
+def as_program(
+    module: fx.GraphModule,
+    *,
+    name: str,
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+    tags: dict[str, NodeTag],
+) -> Program:
+    """Wrap a functional graph module with epilogue as a Program."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.target in _IDENTITIES:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target is operator.getitem and not node.users:
+            graph.erase_node(node)
+        elif node.op == "call_function":
+            node.meta["tag"] = _tag_of(node, tags)
+    for placeholder, entry in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
+        _rename(placeholder, entry.name)
+    for node in graph.nodes:
+        node.meta = {key: node.meta[key] for key in ("val", "tag") if key in node.meta}
+    _writes_last(graph)
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    if not isinstance(output.args[0], (tuple, list)):
+        output.args = ((output.args[0],),)
+    constants, subgraphs = _attributes(module)
+    return Program(name, graph, tuple(inputs), tuple(outputs), constants, subgraphs)
+
+
+def _rename(node: fx.Node, name: str) -> None:
+    node._rename("".join(c if c.isalnum() else "_" for c in name))
+    node.target = node.name
+
+
+def _writes_last(graph: fx.Graph) -> None:
+    """Move the epilogue to the end; copies of a value onto itself are dropped."""
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    for node in graph.find_nodes(op="call_function", target=WRITE):
+        if node.args[0] is node.args[1]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
+        node.replace_all_uses_with(node.args[1])
+        output.prepend(node)
+
+
+def _attributes(
+    module: fx.GraphModule,
+) -> tuple[dict[str, torch.Tensor], dict[str, fx.GraphModule]]:
+    constants: dict[str, torch.Tensor] = {}
+    subgraphs: dict[str, fx.GraphModule] = {}
+    for node in module.graph.find_nodes(op="get_attr"):
+        if not node.users:
+            module.graph.erase_node(node)
+            continue
+        value = getattr(module, str(node.target))
+        if isinstance(value, fx.GraphModule):
+            subgraphs[str(node.target)] = value
+        else:
+            # A copy: the host may change its tensor later, the graph's constant must not follow.
+            constants[str(node.target)] = value.detach().clone()
+    return constants, subgraphs
+
+
+def _tags(graph: fx.Graph) -> dict[str, NodeTag]:
+    """Phase, stage and source line of every recorded node, by name.
+
+    A backward node shares its sequence number with the forward op whose gradient it computes.
+    """
+    forward: dict[int, NodeTag] = {}
+    tags: dict[str, NodeTag] = {}
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        number = node.meta.get("seq_nr", -1)
+        if node.meta.get("autograd_backward"):
+            origin = forward.get(number, NodeTag())
+            tag = NodeTag("backward", origin.stage, origin.module, origin.source)
+        else:
+            block = (node.meta.get("custom") or {}).get("block", 0)
+            tag = NodeTag("forward", block, "", place_of_trace(node.meta.get("stack_trace")))
+            forward[number] = tag
+        tags[node.name] = tag
+    return tags
+
+
+def _tag_of(node: fx.Node, tags: dict[str, NodeTag]) -> NodeTag:
+    for origin in node.meta.get("from_node") or ():
+        if origin.name in tags:
+            return tags[origin.name]
+    return NodeTag()

@@ -1,0 +1,218 @@
+"""What a model was compiled for: names, types, shapes and constants of its arguments.
+
+A call is bound to forward's own parameters (keywords become positions, defaults are filled in), so
+that two calls that mean the same look the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pantile.errors import ArgumentError, Error, InputMismatch
+from pantile.program.spec import TensorSpec
+from pantile.program.structure import (
+    Constant,
+    Container,
+    Custom,
+    Structure,
+    flatten,
+    leaf_names,
+)
+
+_AGAIN = "create a new wrapper or call destroy() on this one, and the model is compiled again"
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """One call: its arguments, the same by parameter name, and the same taken apart."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    values: Mapping[str, Any]
+    structure: Structure
+    tensors: tuple[torch.Tensor, ...]
+    names: tuple[str, ...]
+
+
+class Binder:
+    """Binds calls to the parameters of one forward."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(forward)
+        self._parameters = list(self._signature.parameters.values())
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+        """Normalise a call; refuse one that forward could not take."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise self._refused(error, args, kwargs) from None
+        bound.apply_defaults()
+        return self._bound(bound)
+
+    def align(self, was: Mapping[str, Any], now: Bound) -> Bound:
+        """The call `now` with its dicts in the key order of an earlier one."""
+        call = self._signature.bind(*now.args, **now.kwargs)
+        for name, value in call.arguments.items():
+            call.arguments[name] = aligned(was.get(name), value)
+        return self._bound(call)
+
+    def _bound(self, bound: inspect.BoundArguments) -> Bound:
+        values = dict(self._named(bound))
+        tensors, structure = flatten((bound.args, bound.kwargs))
+        names = [
+            leaf
+            for name, value in values.items()
+            for leaf in leaf_names(flatten(value)[1], name)
+        ]
+        return Bound(
+            bound.args, bound.kwargs, values, structure, tuple(tensors), tuple(names)
+        )
+
+    def _named(self, bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
+        for parameter in self._parameters:
+            if parameter.name not in bound.arguments:
+                continue
+            value = bound.arguments[parameter.name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                for i, item in enumerate(value):
+                    yield f"*{parameter.name}[{i}]", item
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                yield from value.items()
+            else:
+                yield parameter.name, value
+
+    def _refused(self, error: TypeError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Error:
+        for parameter in self._parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            missing = parameter.default is parameter.empty and parameter.name not in kwargs
+            position = self._parameters.index(parameter)
+            if missing and position >= len(args):
+                return InputMismatch(
+                    f"Mandatory parameter {parameter.name} missing",
+                    fix=f"forward takes {self._signature}: pass {parameter.name}",
+                )
+        return ArgumentError(
+            f"the arguments do not fit forward{self._signature}: {error}",
+            fix=f"call it as forward{self._signature} says",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """The structure of a call and the specs of its tensors."""
+
+    structure: Structure
+    specs: tuple[TensorSpec, ...]
+
+    @staticmethod
+    def of(bound: Bound) -> Signature:
+        """The signature of a call."""
+        return Signature(bound.structure, tuple(TensorSpec.of(t) for t in bound.tensors))
+
+    def same_as(self, other: Signature) -> bool:
+        """Would one program serve both calls?"""
+        return self.specs == other.specs and same_structure(self.structure, other.structure)
+
+
+def same_structure(a: Structure, b: Structure) -> bool:
+    """Structures are the same if containers, keys and constants are."""
+    match a, b:
+        case Constant(x), Constant(y):
+            return same_value(x, y)
+        case Container(kind, context, children), Container(kind2, context2, children2):
+            return (
+                kind is kind2
+                and _same_keys(context, context2)
+                and len(children) == len(children2)
+                and all(map(same_structure, children, children2))
+            )
+        case Custom(kind, _, count), Custom(kind2, _, count2):
+            return kind is kind2 and count == count2
+    return type(a) is type(b)
+
+
+def _same_keys(a: Any, b: Any) -> bool:
+    return a is b or bool(a == b)
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Equality of constants that never raises and never confuses 1, 1.0 and True."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    try:
+        return bool(a == b)
+    except (ValueError, TypeError, RuntimeError):
+        return False
+
+
+def aligned(was: Any, now: Any) -> Any:
+    """`now` with the keys of its dicts in the order of `was`, where they have the same keys."""
+    if isinstance(was, dict) and isinstance(now, dict) and was.keys() == now.keys():
+        return {key: aligned(was[key], now[key]) for key in was}
+    if type(was) is type(now) and type(was) in (tuple, list) and len(was) == len(now):
+        return type(was)(aligned(a, b) for a, b in zip(was, now, strict=True))
+    return now
+
+
+def explain_mismatch(was: Mapping[str, Any], now: Mapping[str, Any]) -> InputMismatch:
+    """The first difference between two calls, in PopTorch's words."""
+    if len(was) != len(now):
+        return _mismatch(
+            f"Number of positional arguments mismatch: expected {len(was)} but got {len(now)}"
+        )
+    for name, value in was.items():
+        if name not in now:
+            continue
+        difference = _difference(name, value, now[name])
+        if difference:
+            return _mismatch(difference)
+    return _mismatch(_keys("the arguments", was, now) or "the arguments differ")
+
+
+def _difference(name: str, was: Any, now: Any) -> str:
+    if isinstance(was, torch.Tensor) and isinstance(now, torch.Tensor):
+        if was.dtype is not now.dtype:
+            return f"Data type mismatch for {name}: expected {was.dtype} but got {now.dtype}"
+        if was.shape != now.shape:
+            return f"Shape mismatch for {name}: expected {was.shape} but got {now.shape}"
+        return ""
+    if type(was) is not type(now):
+        return f"Type mismatch for {name}: expected {type(was)} but got {type(now)}"
+    if isinstance(was, tuple | list) and (isinstance(was, tuple) or flatten(was)[0]):
+        if len(was) != len(now):
+            return (
+                f"Length mismatch for {name}: expected {len(was)} elements but got {len(now)}"
+            )
+        pairs = enumerate(zip(was, now, strict=True))
+        return next((d for i, (a, b) in pairs if (d := _difference(f"{name}[{i}]", a, b))), "")
+    if isinstance(was, dict):
+        keys = _keys(name, was, now)
+        return keys or next(
+            (d for key in was if (d := _difference(f"{name}[{key}]", was[key], now[key]))), ""
+        )
+    if not same_value(was, now):
+        return f"Value mismatch for {name}: expected {was} but got {now}"
+    return ""
+
+
+def _keys(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    extra, missing = [k for k in now if k not in was], [k for k in was if k not in now]
+    parts = []
+    if extra:
+        parts.append(f"Unexpected arguments: {', '.join(map(str, extra))}")
+    if missing:
+        parts.append(f"Missing arguments: {', '.join(map(str, missing))}")
+    return f"Keys mismatch for {name}: {'. '.join(parts)}" if parts else ""
+
+
+def _mismatch(message: str) -> InputMismatch:
+    return InputMismatch(f"{message}. Please {_AGAIN}.", fix=_AGAIN)

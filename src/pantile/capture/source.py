@@ -1,0 +1,46 @@
+"""Where in the user's code something happened."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from types import TracebackType
+
+import torch
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_INSIDE = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    _PACKAGE + os.sep,
+    os.path.join(os.path.dirname(_PACKAGE), "poptorch") + os.sep,
+    "<eval_with_key>",
+    "<frozen",
+)
+
+
+def is_users(filename: str) -> bool:
+    """True for a file that is neither torch's nor ours."""
+    return not filename.startswith(_INSIDE)
+
+
+def place_of_error(tb: TracebackType | None) -> str:
+    """`file.py:12 in forward: code` of the innermost user frame of a traceback."""
+    frames = [f for f in traceback.extract_tb(tb) if is_users(f.filename)]
+    if not frames:
+        return ""
+    frame = frames[-1]
+    return f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
+
+
+def place_of_trace(stack_trace: str | None) -> str:
+    """`file.py:12` of the innermost user frame in a stack trace recorded by torch.fx."""
+    if not stack_trace:
+        return ""
+    place = ""
+    for line in stack_trace.splitlines():
+        line = line.strip()
+        if line.startswith('File "'):
+            filename, _, rest = line[6:].partition('"')
+            if is_users(filename):
+                place = f"{filename}:{rest.removeprefix(', line ').partition(',')[0]}"
+    return place

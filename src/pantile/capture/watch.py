@@ -1,0 +1,78 @@
+"""What is seen of forward above the dispatcher: loss functions, and weights reached by side doors.
+
+`Watch` is a torch-function mode. It notes every call of a recognised loss (spec 2.8), and where
+user code holds a real parameter outside the module's tables (a list, a closure, an RNN's flat
+weights) it hands the fake one to the op, so that gradients flow to the right place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+import torch.utils._pytree as pytree
+from torch.overrides import TorchFunctionMode
+
+RECOGNISED_LOSSES: frozenset[Callable[..., Any]] = frozenset(
+    {
+        F.binary_cross_entropy,
+        F.binary_cross_entropy_with_logits,
+        F.cosine_embedding_loss,
+        F.cross_entropy,
+        F.ctc_loss,
+        F.gaussian_nll_loss,
+        F.hinge_embedding_loss,
+        F.huber_loss,
+        F.kl_div,
+        F.l1_loss,
+        F.margin_ranking_loss,
+        F.mse_loss,
+        F.multi_margin_loss,
+        F.multilabel_margin_loss,
+        F.multilabel_soft_margin_loss,
+        F.nll_loss,
+        F.poisson_nll_loss,
+        F.smooth_l1_loss,
+        F.soft_margin_loss,
+        F.triplet_margin_loss,
+        F.triplet_margin_with_distance_loss,
+    }
+)
+
+
+class Watch(TorchFunctionMode):
+    """Records losses; exchanges real state tensors for their fakes."""
+
+    def __init__(self, fakes: dict[int, torch.Tensor]) -> None:
+        super().__init__()
+        self.losses: list[torch.Tensor] = []
+        self._fakes = fakes
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._touches_state(args) or self._touches_state(tuple(kwargs.values())):
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake_of, (args, kwargs))
+        result = func(*args, **kwargs)
+        if func in RECOGNISED_LOSSES and isinstance(result, torch.Tensor):
+            self.losses.append(result)
+        return result
+
+    def _touches_state(self, values: tuple[Any, ...]) -> bool:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if id(value) in self._fakes:
+                    return True
+            elif isinstance(value, (list, tuple)) and self._touches_state(tuple(value)):
+                return True
+        return False
+
+    def _fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._fakes.get(id(tensor), tensor)

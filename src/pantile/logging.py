@@ -1,0 +1,124 @@
+"""The log: one Python logger with PopTorch's name, levels, format and environment variables.
+
+    [12:00:00.123] [poptorch::python] [warning] message
+
+| variable             | meaning                                                              |
+|----------------------|----------------------------------------------------------------------|
+| `POPTORCH_LOG_LEVEL` | a level name or number                                               |
+| `POPTORCH_LOG_DEST`  | `stderr` (default), `stdout`, or a file to append to                 |
+| `POPTORCH_STRICT`    | 1: uncaught exceptions are logged as critical, faults dump a trace   |
+
+Records propagate, so handlers on the root logger (and pytest's caplog) see them too.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+from types import TracebackType
+
+from pantile.errors import OptionError
+
+logger = logging.getLogger("poptorch::python")
+
+TRACE = 5
+_OFF = logging.CRITICAL + 10
+
+#: Public name -> (PopTorch's number, level of Python's logging).
+_LEVELS = {
+    "TRACE": (0, TRACE),
+    "DEBUG": (1, logging.DEBUG),
+    "INFO": (2, logging.INFO),
+    "WARN": (3, logging.WARNING),
+    "ERR": (4, logging.ERROR),
+    "OFF": (6, _OFF),
+}
+#: Accepted as well, but not advertised.
+_INTERNAL = {"TRACE_ALL": TRACE, "DEBUG_IR": logging.DEBUG}
+
+
+def setLogLevel(level: str | int) -> None:
+    """Log only what is at least as serious as `level`.
+
+    Levels are "TRACE", "DEBUG", "INFO", "WARN", "ERR" and "OFF", or their numbers 0, 1, 2, 3, 4
+    and 6.
+    """
+    logger.setLevel(_python_level(level))
+
+
+def _python_level(level: str | int) -> int:
+    if isinstance(level, str):
+        names = {name: python for name, (_, python) in _LEVELS.items()} | _INTERNAL
+        if level not in names:
+            options = ", ".join(sorted(_LEVELS))
+            raise OptionError(
+                f"Unknown log level: level={level!r}. Level must be one of: {options}",
+                fix=f"pass one of {options}",
+            )
+        return names[level]
+    numbers = dict(_LEVELS.values())
+    if isinstance(level, bool) or level not in numbers:
+        raise OptionError(
+            f"Invalid log level integer: level={level!r}",
+            fix="pass one of " + ", ".join(f"{n} ({name})" for name, (n, _) in _LEVELS.items()),
+        )
+    return numbers[level]
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self) -> None:
+        line = "[%(asctime)s.%(msecs)03d] [poptorch::python] [%(lowered)s] %(message)s"
+        super().__init__(line, datefmt="%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.lowered = record.levelname.lower()
+        return super().format(record)
+
+
+class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever `sys.stderr` (or `stdout`) is now: it may be replaced after import."""
+
+    def __init__(self, name: str) -> None:
+        logging.Handler.__init__(self)
+        self._name_of_stream = name
+
+    @property
+    def stream(self) -> object:
+        return getattr(sys, self._name_of_stream)
+
+
+def _handler(destination: str) -> logging.Handler:
+    if destination in ("", "stderr", "stdout"):
+        return _Stream(destination or "stderr")
+    return logging.FileHandler(destination, delay=True)
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    logger.critical("Unhandled exception", exc_info=(kind, error, trace))
+
+
+def configure() -> None:
+    """Set the logger up from the environment. Doing it again replaces what was set up before."""
+    logging.addLevelName(TRACE, "TRACE")
+    for handler in logger.handlers[:]:
+        if isinstance(handler.formatter, _Formatter):
+            logger.removeHandler(handler)
+            handler.close()
+    handler = _handler(os.environ.get("POPTORCH_LOG_DEST", ""))
+    handler.setFormatter(_Formatter())
+    logger.addHandler(handler)
+    level = os.environ.get("POPTORCH_LOG_LEVEL", "WARN")
+    setLogLevel(int(level) if level.isdecimal() else level)
+    if os.environ.get("POPTORCH_STRICT", "0") not in ("", "0"):
+        sys.excepthook = _log_uncaught
+        faulthandler.enable(sys.__stderr__ or sys.stderr)
+
+
+configure()

@@ -1,0 +1,192 @@
+"""The reference engine: Python generated from the graph, calling the kernels that eager calls.
+
+    def run(v):
+        fc_weight, x, = v
+        t = _f0(fc_weight)
+        addmm = _f1(_c0, x, t); t = None      # freed after its last use
+        return (addmm,)
+
+No compile step, and the same bits as eager PyTorch: the oracle for every other engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.errors import Error, ExecutionError, combined
+from pantile.program.program import Program, tag_of
+
+_FILE = "<pantile reference {}>"
+
+
+class ReferenceExecutable:
+    """A Program as a Python function."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._records = program.name in ("gradients", "fused")
+        self._file = _FILE.format(program.name)
+        self._writer = _Writer(program)
+        self._function = self._writer.build(self._file)
+
+    @property
+    def source(self) -> str:
+        """The generated code."""
+        return self._writer.text
+
+    def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the program on these inputs."""
+        try:
+            # Inputs carry no gradients, so nothing is recorded; but some kernels (oneDNN's RNN) keep
+            # what backward needs only while gradients are enabled, as they are in an eager step.
+            with torch.set_grad_enabled(self._records):
+                result: tuple[Any, ...] = self._function(values)
+            return result
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            if isinstance(error, Error):
+                raise
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> Error:
+        """Name the op and the user's line that an error comes from."""
+        node = None
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self._file:
+                node = self._writer.lines.get(trace.tb_lineno)
+            trace = trace.tb_next
+        if node is None:
+            return combined(ExecutionError, type(error))(str(error))
+        operands = ", ".join(str(_spec(n.meta.get("val"))) for n in node.all_input_nodes)
+        return combined(ExecutionError, type(error))(
+            f"{node.target} failed: {error}\n  operands: {operands}",
+            fix=_advice(str(error)),
+            location=tag_of(node).source,
+        )
+
+
+def guards_hold(program: Program, values: Sequence[Any]) -> bool:
+    """Would Python take the same branches with these inputs?"""
+    if not program.guards:
+        return True
+    wanted = {guard.node: guard.taken for guard in program.guards}
+    known: dict[fx.Node, Any] = dict(zip(program.placeholders, values, strict=True))
+    with torch.no_grad():
+        for node in program.graph.nodes:
+            if node.name in wanted and bool(_value(program, node, known)) is not wanted[node.name]:
+                return False
+    return True
+
+
+def _value(program: Program, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    """Compute one node and what it needs."""
+    if node not in known:
+        if node.op == "get_attr":
+            known[node] = program.constants[str(node.target)]
+        else:
+            args = fx.map_arg(node.args, lambda n: _value(program, n, known))
+            kwargs = fx.map_arg(node.kwargs, lambda n: _value(program, n, known))
+            known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+    return known[node]
+
+
+class _Writer:
+    """Writes the function."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._globals: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+        self.lines: dict[int, fx.Node] = {}
+        self.text = ""
+
+    def build(self, file: str) -> Any:
+        last_users = self._last_uses()
+        rows = ["def run(v):"]
+        placeholders = "".join(f"{_name(node)}, " for node in self._program.placeholders)
+        rows.append(f"    {placeholders}= v" if placeholders else "    pass")
+        rows.append("    del v")
+        for node in self._program.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            rows.append("    " + self._statement(node, last_users.get(node, [])))
+            self.lines[len(rows)] = node
+        self.text = "\n".join(rows) + "\n"
+        scope = dict(self._globals)
+        # The text is written above from a verified graph; nothing of it comes from a file.
+        exec(compile(self.text, file, "exec"), scope)  # noqa: S102
+        return scope["run"]
+
+    def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
+        """Which values nobody needs after a node."""
+        last: dict[fx.Node, fx.Node] = {}
+        for node in self._program.graph.nodes:
+            last[node] = node
+            for source in node.all_input_nodes:
+                last[source] = node
+        freed: dict[fx.Node, list[fx.Node]] = {}
+        for value, user in last.items():
+            freed.setdefault(user, []).append(value)
+        return freed
+
+    def _statement(self, node: fx.Node, freed: list[fx.Node]) -> str:
+        if node.op == "output":
+            values = "".join(f"{self._argument(value)}, " for value in node.args[0])  # type: ignore[union-attr]
+            return f"return ({values})"
+        if node.op == "get_attr":
+            return f"{_name(node)} = {self._bound(self._attribute(str(node.target)), 'c')}"
+        args = [self._argument(arg) for arg in node.args]
+        args += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
+        call = f"{_name(node)} = {self._bound(node.target, 'f')}({', '.join(args)})"
+        gone = [_name(value) for value in freed if value.op != "output"]
+        return call + (f"; {' = '.join(gone)} = None" if gone else "")
+
+    def _attribute(self, name: str) -> Any:
+        if name in self._program.subgraphs:
+            return self._program.subgraphs[name]
+        return self._program.constants[name]
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return _name(value)
+        if isinstance(value, (list, tuple)) and type(value).__name__ in (
+            "list", "tuple", "immutable_list",
+        ):  # fmt: skip
+            inner = "".join(f"{self._argument(item)}, " for item in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return repr(value)
+        return self._bound(value, "k")
+
+    def _bound(self, value: Any, prefix: str) -> str:
+        """A global name for a value that has no literal."""
+        if id(value) not in self._names:
+            self._names[id(value)] = f"_{prefix}{len(self._names)}"
+            self._globals[self._names[id(value)]] = value
+        return self._names[id(value)]
+
+
+def _name(node: fx.Node) -> str:
+    return f"v_{node.name}"
+
+
+def _spec(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return "?" if value is None else str(value)
+
+
+def _advice(message: str) -> str:
+    if "out of bounds" in message or "out of range" in message:
+        return (
+            "an index or label is outside its range: check the values passed in "
+            "(class labels run from 0 to C-1; ignore_index skips a sample)"
+        )
+    return "run the model on the CPU with these inputs to see the same error"

@@ -1,0 +1,1 @@
+"""The static graph: Program, its inputs and outputs, its text form, its verifier."""

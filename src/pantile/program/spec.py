@@ -1,0 +1,102 @@
+"""What flows in and out of a Program: names, kinds, shapes.
+
+Every placeholder of the graph has one `Input`, every returned value one `Output`, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+
+class InputKind(Enum):
+    """Where the value of a placeholder comes from."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    OPTIMIZER = "optimizer"
+    GRADIENT = "gradient"
+    HYPER = "hyper"
+    ARGUMENT = "argument"
+
+    @property
+    def is_state(self) -> bool:
+        """True for what lives on after the step."""
+        return self not in (InputKind.ARGUMENT, InputKind.HYPER)
+
+
+class OutputKind(Enum):
+    """What becomes of a returned value."""
+
+    USER = "user"
+    GRADIENT = "gradient"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> TensorSpec:
+        """The spec of a tensor, real or fake."""
+        return TensorSpec(tuple(tensor.shape), tensor.dtype)
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class ScalarSpec:
+    """A Python number, given anew with each call (a learning rate, a step count)."""
+
+    def __str__(self) -> str:
+        return "scalar"
+
+
+Spec = TensorSpec | ScalarSpec
+
+
+@dataclass(frozen=True)
+class Input:
+    """One placeholder: its kind, the name users know it by, its shape."""
+
+    name: str
+    kind: InputKind
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Output:
+    """One returned value.
+
+    `name` is the path of a user output, the parameter a gradient belongs to, or the name of a
+    piece of optimizer state that this run creates.
+    """
+
+    name: str
+    kind: OutputKind
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A Python branch taken while tracing: the node that decided it, and which way it went."""
+
+    node: str
+    taken: bool
+
+
+@dataclass(frozen=True)
+class NodeTag:
+    """Where a node comes from. Kept in `node.meta["tag"]`."""
+
+    phase: str = "forward"
+    stage: int = 0
+    module: str = ""
+    source: str = ""

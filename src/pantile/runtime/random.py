@@ -1,0 +1,63 @@
+"""Random numbers of a run.
+
+Without a seed the engine draws from torch's own generator, in the order eager would: same bits.
+With `Options.randomSeed(s)` every replica has its own stream: before micro-batch `n` of replica
+`r` the generator is seeded from (s, r, n), and torch's generator is put back afterwards. The state
+is three kinds of numbers, so it can be saved, restored and resumed exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from pantile.errors import StateError
+
+
+class RandomStreams:
+    """The random state of one executor."""
+
+    def __init__(self, seed: int | None, replicas: int) -> None:
+        self._seed = seed
+        self._counters = [0] * replicas
+
+    @contextmanager
+    def micro_batch(self, replica: int) -> Iterator[None]:
+        """Draws inside belong to the next micro-batch of this replica."""
+        if self._seed is None:
+            yield
+            return
+        outside = torch.get_rng_state()
+        torch.default_generator.manual_seed(self._derive(replica, self._counters[replica]))
+        self._counters[replica] += 1
+        try:
+            yield
+        finally:
+            torch.set_rng_state(outside)
+
+    def _derive(self, replica: int, counter: int) -> int:
+        text = f"{self._seed}/{replica}/{counter}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+    @property
+    def state(self) -> list[int]:
+        """`[seed, *counters]`; without a seed, torch's own generator is the state."""
+        if self._seed is None:
+            return [torch.initial_seed(), *torch.get_rng_state().tolist()]
+        return [self._seed, *self._counters]
+
+    @state.setter
+    def state(self, values: list[int]) -> None:
+        if self._seed is None and len(values) > 1 + len(self._counters):
+            torch.set_rng_state(torch.tensor(values[1:], dtype=torch.uint8))
+            return
+        if len(values) != 1 + len(self._counters):
+            raise StateError(
+                f"rng_state has {len(values)} numbers; this executor has {len(self._counters)} "
+                f"replica(s) and needs {1 + len(self._counters)}",
+                fix="assign the rng_state of an executor with the same replicationFactor",
+            )
+        self._seed, self._counters = int(values[0]), [int(v) for v in values[1:]]

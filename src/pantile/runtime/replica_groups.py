@@ -1,0 +1,101 @@
+"""Parameters with a value per group of replicas (spec 2.9).
+
+The host parameter has a leading dimension, one entry per group; forward on a replica sees the
+entry of its group. `executor.weight.replicaGrouping(type, shards, mode)` chooses it before the
+first compilation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from pantile.capture.module_state import ModuleState
+from pantile.enums import CommGroupType, VariableRetrievalMode
+from pantile.errors import StateError
+from pantile.runtime.reduction import Grouping
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The arguments of one `replicaGrouping` call."""
+
+    kind: CommGroupType
+    shards: int
+    retrieval: VariableRetrievalMode
+
+
+class ReplicaGroups:
+    """The choices made for one executor."""
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+        self.chosen: dict[str, Choice] = {}
+
+    def offer(self, name: str, parameter: nn.Parameter, *, compiled: bool) -> nn.Parameter:
+        """The parameter, with a `replicaGrouping` method."""
+
+        def choose(
+            comm_group_type: CommGroupType,
+            shards: int,
+            variable_retrieval_mode: VariableRetrievalMode,
+        ) -> None:
+            """Give each group of replicas its own value of this parameter."""
+            if compiled:
+                raise StateError(
+                    f"replicaGrouping for {name!r} comes after compilation",
+                    fix="call it right after wrapping the model",
+                )
+            if parameter.dim() == 0:
+                raise StateError(
+                    f"parameter {name!r} is a scalar: it has no dimension for groups",
+                    fix="give the parameter a leading dimension, one entry per group",
+                )
+            kind = CommGroupType(comm_group_type)
+            mode = VariableRetrievalMode(variable_retrieval_mode)
+            self.chosen[name] = Choice(kind, shards, mode)
+
+        parameter.replicaGrouping = _Method(choose)  # type: ignore[attr-defined]
+        return parameter
+
+    def apply(self, state: ModuleState) -> ModuleState:
+        """The state with the grouped parameters marked."""
+        if not self.chosen:
+            return state
+        groups = self.grouping().groups
+        return ModuleState(
+            tuple(
+                replace(entry, groups=groups[entry.name]) if entry.name in groups else entry
+                for entry in state.entries
+            )
+        )
+
+    def grouping(self) -> Grouping:
+        """For each grouped parameter, the group of every replica."""
+        found = {}
+        for name, choice in self.chosen.items():
+            if choice.kind is not CommGroupType.All:
+                found[name] = tuple(self._group(choice, r) for r in range(self._replicas))
+        return Grouping(found)
+
+    def _group(self, choice: Choice, replica: int) -> int:
+        if choice.kind is CommGroupType.NoGrouping:
+            return replica
+        if choice.kind is CommGroupType.Orthogonal:
+            return replica % (self._replicas // choice.shards)
+        return replica // choice.shards
+
+
+class _Method:
+    """A bound function that vanishes when the parameter is copied or pickled."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (str, ())

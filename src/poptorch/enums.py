@@ -1,0 +1,3 @@
+"""PopTorch's enums."""
+
+from pantile.enums import *  # noqa: F403

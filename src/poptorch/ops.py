@@ -1,0 +1,3 @@
+"""PopTorch's ops."""
+
+from pantile.ops import *  # noqa: F403

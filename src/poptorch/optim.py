@@ -1,0 +1,3 @@
+"""PopTorch's optimizers."""
+
+from pantile.optim import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""PopTorch's options, the private classes included."""
+
+from pantile.options import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""PopTorch's profiling channels."""
+
+from pantile.profiling import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""PopTorch's helpers for tests."""
+
+from pantile.testing import *  # noqa: F403
