@@ -1,20 +1,15 @@
 """What `import poptorch` finds: Pantile's public names, and those that only scripts rely on."""
 
+import pantile
 from pantile import *  # noqa: F403
-from pantile import optim, profiling
-from pantile.ops.module_text import print
-from poptorch import _impl, _poplar_executor, _utils, enums, ops, options
+from pantile.ops.module_text import print as print
+from pantile.runtime.torch_ops import install
+from poptorch import _impl, _poplar_executor, _utils
 
 __version__ = "3.4.0"
 
-__all__ = [
-    "_impl",
-    "_poplar_executor",
-    "_utils",
-    "enums",
-    "ops",
-    "optim",
-    "options",
-    "print",
-    "profiling",
-]
+# Not `print`: `from poptorch import *` must leave the builtin alone.
+__all__ = ["_impl", "_poplar_executor", "_utils"]
+__all__ += pantile.__all__
+
+install()

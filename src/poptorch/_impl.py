@@ -1,5 +1,6 @@
 """How clients take the weight-sync classes off a model, and put them on again."""
 
-from pantile.runtime.instrument import release as unwrapModelIfNecessary
+from pantile.runtime.wrap import rewrap_model as rewrapModelIfNecessary
+from pantile.runtime.wrap import unwrap_model as unwrapModelIfNecessary
 
-__all__ = ["unwrapModelIfNecessary"]
+__all__ = ["rewrapModelIfNecessary", "unwrapModelIfNecessary"]

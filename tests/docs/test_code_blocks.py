@@ -1,8 +1,8 @@
 """Every Python block of the documentation runs, in the order a reader meets it.
 
 The blocks of one page share a namespace, as if typed into one session, and run in an empty folder.
-A block fenced as ```python is run; output and shell lines are fenced as ```text and ```console, so
-no marker exists to skip a block.
+A block fenced as ```python is run, and one fenced as ```output must be what the block before it
+printed. Shell lines and drawings are fenced as ```console and ```text; no marker skips a block.
 
 A block that shows a mistake says which error it must raise, in its first line:
 
@@ -58,7 +58,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def run(block: Block, namespace: dict[str, Any]) -> str:
-    """Run a block and return what it printed; a `raises` block must raise exactly that error."""
+    """Run a block, return what it printed; a `raises` block must raise that error or a subclass."""
     printed = io.StringIO()
     announced = RAISES.match(block.source)
     with contextlib.redirect_stdout(printed):

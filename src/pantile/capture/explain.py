@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -16,13 +16,25 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pantile.capture.source import place_of_error
 from pantile.errors import CaptureError, DataDependentError, Error, ForwardError, combined
-from pantile.program.spec import TensorSpec
+from pantile.program.advice import advise, describe
 
 _BRANCH_FIX = (
     "choose with torch.where(condition, a, b) or torch.cond(...), "
     "or compute the value outside forward and pass it as a Python argument"
 )
 _SHAPE_FIX = "use an op of fixed size: torch.where, masked_fill, topk, or a padded mask"
+
+# What forward may raise that becomes our error too; classes of the user's own pass unchanged.
+_PYTHON_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 # What a fake tensor says when Python wants its memory or its value.
 _VALUE_PHRASES = (
@@ -33,11 +45,12 @@ _VALUE_PHRASES = (
     "It appears that you're trying to get value out of a tracing tensor",
     "Can't call numpy() on",
     "data-dependent",
+    "its data is not allocated yet",
 )
 
 
 @contextmanager
-def explained(names: Sequence[str], arguments: Sequence[torch.Tensor]) -> Iterator[None]:
+def explained(arguments: Mapping[str, Any]) -> Iterator[None]:
     """Errors raised inside become ours, with the user's file and line."""
     try:
         yield
@@ -65,8 +78,10 @@ def explained(names: Sequence[str], arguments: Sequence[torch.Tensor]) -> Iterat
             fix="register one with torch.library.register_fake, or compute it outside forward",
             location=place_of_error(error.__traceback__),
         ) from error
-    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
-        raise _failed(error, names, arguments) from error
+    except _PYTHON_ERRORS as error:
+        if is_users_class(type(error)):
+            raise
+        raise _failed(error, arguments) from error
 
 
 class DynamicShapeError(DataDependentError, DynamicOutputShapeException):
@@ -74,10 +89,19 @@ class DynamicShapeError(DataDependentError, DynamicOutputShapeException):
 
     def __init__(self, func: object, message: str, *, fix: str, location: str) -> None:
         DataDependentError.__init__(self, message, fix=fix, location=location)
-        self.func = func
+        self.func = func  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (kinds, attributes, message) = super().__reduce__()
+        return rebuild, (kinds, {**attributes, "func": str(self.func)}, message)
 
 
-def _failed(error: Exception, names: Sequence[str], arguments: Sequence[torch.Tensor]) -> Error:
+def is_users_class(kind: type) -> bool:
+    """True for a class that is neither Python's nor torch's: it was raised to be caught."""
+    return kind.__module__.partition(".")[0] not in ("builtins", "torch")
+
+
+def _failed(error: Exception, arguments: Mapping[str, Any]) -> Error:
     place = place_of_error(error.__traceback__)
     text = str(error)
     if any(phrase in text for phrase in _VALUE_PHRASES):
@@ -86,10 +110,10 @@ def _failed(error: Exception, names: Sequence[str], arguments: Sequence[torch.Te
             fix=_BRANCH_FIX,
             location=place,
         )
-    given = ", ".join(f"{n}: {TensorSpec.of(t)}" for n, t in zip(names, arguments, strict=False))
-    kind = type(error)
+    kind = next(cls for cls in type(error).__mro__ if cls.__module__ == "builtins")
     return combined(ForwardError, kind)(
-        f"forward failed with {kind.__name__}: {text}\n  arguments of one micro-batch: {given}",
-        fix="call the model on the CPU with these shapes and dtypes to see the same error",
+        f"forward failed with {kind.__name__}: {text}\n  arguments of one micro-batch: "
+        + describe(arguments),
+        fix=advise(text, arguments),
         location=place,
     )

@@ -17,6 +17,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from pantile.capture.known_values import KnownValues
+from pantile.capture.rebound import Attributes, write_error
 from pantile.errors import CaptureError
 
 _LIFT = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
@@ -40,18 +42,23 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, what: str) -> torch.Te
     with mode:
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if tensor.is_conj() or tensor.is_neg():
-        raise CaptureError(f"{what} is a lazy conjugate or negative view", fix="call .resolve_conj()")
+        raise CaptureError(
+            f"{what} is a lazy conjugate or negative view", fix="call .resolve_conj()"
+        )
     return fake
 
 
-class HostConstants(TorchDispatchMode):
+class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes ops on real tensors at once; refuses to write to them."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, *, strict: bool) -> None:
-        super().__init__()
+    def __init__(self, attributes: Attributes, *, strict: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.used: dict[int, torch.Tensor] = {}
+        self._attributes = attributes
         self._strict = strict
+        self._known = KnownValues()
 
     def __torch_dispatch__(
         self,
@@ -64,12 +71,21 @@ class HostConstants(TorchDispatchMode):
         if isinstance(func, torch._ops.OpOverload) and func not in _LIFT:
             tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
             real = [not isinstance(t, FakeTensor) for t in tensors]
+            if any(real):
+                self.used.update((id(t), t) for t, r in zip(tensors, real, strict=True) if r)
             if func._schema.is_mutable and any(real):
                 self._check_write(func, args, kwargs, all_real=all(real))
             if tensors and all(real) and torch.Tag.nondeterministic_seeded not in func.tags:
                 with _disable_current_modes():
                     return func(*args, **kwargs)
-        return func(*args, **kwargs)
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        answer = self._known.answer(func, args, kwargs)
+        if answer is not None:
+            return answer
+        result = func(*args, **kwargs)
+        self._known.follow(func, args, kwargs, result)
+        return result
 
     def _check_write(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, all_real: bool
@@ -81,11 +97,9 @@ class HostConstants(TorchDispatchMode):
                 continue
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             written = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
-            if any(not isinstance(t, FakeTensor) for t in written):
-                raise CaptureError(
-                    f"forward writes ({func}) to a tensor that is neither a parameter nor a buffer",
-                    fix="register it with self.register_buffer(name, tensor) so that it is state",
-                )
+            for tensor in written:
+                if not isinstance(tensor, FakeTensor):
+                    raise write_error(self._attributes.name_of(tensor), str(func))
 
 
 Traced = Callable[..., Any]

@@ -10,9 +10,9 @@ reference engine must call the very kernels that eager calls. See docs/internals
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,16 +20,19 @@ from torch import fx, nn
 from torch._subclasses import FakeTensor
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pantile.capture.checkpoint import no_recomputation
 from pantile.capture.explain import explained
 from pantile.capture.fake import HostConstants, fake_like, fake_mode
+from pantile.capture.fast_paths import fast_paths
 from pantile.capture.loss import Seen, choose_loss
-from pantile.capture.module_state import ModuleState, check_overlap, exchanged, find_rebound
+from pantile.capture.module_state import ModuleState, check_overlap, exchanged
+from pantile.capture.rebound import Attributes, check_constants, settle_state
 from pantile.capture.recorder import CaptureRecorder
+from pantile.capture.redirect import redirected
 from pantile.capture.rewrite import functional_program, safe_decompositions
 from pantile.capture.watch import Watch
-from pantile.errors import CaptureError
 from pantile.ops.context import recording
 from pantile.program.program import Program
 from pantile.program.spec import Input, InputKind, Output, OutputKind, TensorSpec
@@ -53,6 +56,7 @@ class Captured:
     leaves: tuple[int | torch.Tensor, ...]
     blocks: tuple[tuple[str, int | None], ...] = ()
     loss: int | None = None
+    activations: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,12 @@ class Request:
     training: bool
     strict: bool = False
     loss_scaling: bool = False
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """All arguments by name, tensors first."""
+        return {**dict(zip(self.names, self.arguments, strict=True)), **self.constants}
 
 
 LOSS_SCALING = Input("loss_scaling", InputKind.HYPER, TensorSpec((), torch.float32))
@@ -104,9 +114,9 @@ class _Trace:
             if with_grad and entry.tensor.requires_grad:
                 fake.requires_grad_()
                 for hook in (getattr(entry.tensor, "_backward_hooks", None) or {}).values():
-                    fake.register_hook(hook)
+                    fake.register_hook(hook)  # type: ignore[no-untyped-call]
             if entry.kind is InputKind.PARAMETER:
-                fake._is_param = True  # type: ignore[attr-defined]
+                fake._is_param = True
             fakes.append(fake)
         pairs = zip(self.request.names, self.request.arguments, strict=True)
         fakes += [fake_like(self.mode, t, f"argument {name!r}") for name, t in pairs]
@@ -126,57 +136,25 @@ class _Trace:
             exchanged(request.module, by_id),
             recording(self.recorder),
             no_recomputation(),
+            fast_paths([e.seen for e in request.state.entries] + [*request.arguments]),
+            redirected(watch),
             watch,
             torch.set_grad_enabled(request.training),
         ):
-            with HostConstants(strict=request.strict):
+            attributes = Attributes(request.module)
+            constants = HostConstants(attributes, strict=request.strict)
+            with constants:
                 result = request.call(*args, **kwargs)
-            self._settle_rebound(by_id)
+                (result,), _ = watch.exchanged((result,), {})
+            settle_state(request.module, request.state.entries, by_id, strict=request.strict)
+            if not request.strict:
+                attributes.check(constants.used)
             self.recorder.close()
         returned = self._collect(result)
         if not request.training:
             return returned
         with torch.enable_grad():
             return returned + self._gradients(watch, returned, state, flat)
-
-    def _settle_rebound(self, by_id: dict[int, torch.Tensor]) -> None:
-        """A buffer that forward replaced gets the new value (strict mode refuses)."""
-        real = {id(fake): key for key, fake in by_id.items()}
-        entries = {id(e.tensor): e for e in self.request.state.entries}
-        names = {name: entries[key] for key in by_id for name in _names(entries[key])}
-        fakes = {e.name: by_id[id(e.tensor)] for e in entries.values()}
-        for item in find_rebound(self.request.module, by_id):
-            entry = names.get(item.name)
-            if entry is None or item.new is None or id(item.new) in real:
-                continue
-            if self.request.strict and not item.in_norm:
-                raise CaptureError(
-                    f"{item.kind} {item.name} is reassigned within the model",
-                    fix=f"write to it in place: self.{item.name}.copy_(...)",
-                )
-            if item.new.shape != entry.seen.shape:
-                raise CaptureError(
-                    f"{item.kind} {item.name} is replaced by a tensor of shape "
-                    f"{list(item.new.shape)}; it has {list(entry.tensor.shape)}",
-                    fix="keep the shape: state of a static graph has a fixed size",
-                )
-            with torch.no_grad():
-                fakes[entry.name].copy_(item.new)
-        self._check_removed(names)
-
-    def _check_removed(self, names: dict[str, Any]) -> None:
-        present = {
-            f"{path}.{name}" if path else name
-            for path, child in self.request.module.named_modules(remove_duplicate=False)
-            for table in (child._parameters, child._buffers)
-            for name in table
-        }
-        for name, entry in names.items():
-            if name not in present:
-                raise CaptureError(
-                    f"{entry.kind.value.capitalize()} {name} is removed from the model",
-                    fix="keep it: the state of a static graph cannot disappear",
-                )
 
     def _collect(self, result: Any) -> list[torch.Tensor]:
         """Note how the outputs are nested; return the ones the graph computes."""
@@ -185,7 +163,8 @@ class _Trace:
         returned: list[torch.Tensor] = []
         for name, tensor in zip(names, tensors, strict=True):
             if not isinstance(tensor, FakeTensor):
-                self.leaves.append(tensor.detach().clone())
+                with _disable_current_modes():
+                    self.leaves.append(tensor.detach().clone())
                 continue
             self.leaves.append(len(returned))
             self.outputs.append(Output(name, OutputKind.USER, TensorSpec.of(tensor)))
@@ -234,18 +213,18 @@ class _Trace:
 def capture(request: Request) -> Captured:
     """Record one micro-batch: `gradients` when training, else `inference`."""
     check_overlap(request.state)
-    _check_initialised(request.state)
     with CAPTURE_LOCK:
         trace = _Trace(request)
         inputs = trace.inputs()
-        with explained(request.names, request.arguments), fx_traceback.preserve_node_meta():
+        with explained(request.given), fx_traceback.preserve_node_meta():
             with trace.mode, _plain_state():
                 recorded = make_fx(
                     trace.run,
                     decomposition_table=safe_decompositions(),
                     record_stack_traces=True,
                     _disable_torch_fn_metadata_mode=True,
-                )(*trace.fakes(with_grad=request.training))
+                )(*trace.fakes(with_grad=True))  # matmul asks, in inference too
+            check_constants(recorded, request.state)
             program = functional_program(
                 recorded,
                 trace.fakes(with_grad=False),
@@ -261,11 +240,8 @@ def capture(request: Request) -> Captured:
         tuple(trace.leaves),
         tuple(trace.recorder.blocks),
         trace.loss_index,
+        tuple(trace.recorder.activations),
     )
-
-
-def _names(entry: Any) -> tuple[str, ...]:
-    return (entry.name, *entry.aliases)
 
 
 def _seen(tensors: Sequence[torch.Tensor]) -> list[Seen]:
@@ -286,15 +262,6 @@ def tag_backward(loss: torch.Tensor) -> None:
 
     if loss.grad_fn is not None:
         setup_stacktrace_preservation_hooks([loss.grad_fn])
-
-
-def _check_initialised(state: ModuleState) -> None:
-    for entry in state.entries:
-        if isinstance(entry.tensor, nn.parameter.UninitializedTensorMixin):
-            raise CaptureError(
-                f"{entry.kind.value} {entry.name!r} has no shape yet (a lazy module)",
-                fix="call the model once on the CPU before wrapping it",
-            )
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from pantile.program.spec import TensorSpec
 class UpdateRequest:
     """What to capture: an optimizer and, by parameter name, what its parameters look like.
 
-    `names` maps id(parameter) to its name; `gradients` names the parameters that have one.
+    `names` maps id(parameter) to its name; `gradients` names the parameters that have one;
+    `parameters` are the device's tensors, where they are not the optimizer's own.
     """
 
     optimizer: torch.optim.Optimizer
@@ -29,6 +30,7 @@ class UpdateRequest:
     gradients: Mapping[str, TensorSpec]
     divisor: int = 1
     loss_scaling: bool = False
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,29 +60,38 @@ class UpdateProgram:
 def structure_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Any:
     """Everything about an optimizer that a program is specific to: all but numbers and tensors."""
     groups = tuple(
-        tuple(
-            (key, _shape_of(value)) for key, value in sorted(group.items()) if key != "params"
+        (
+            *((key, shape_of(value)) for key, value in sorted(group.items()) if key != "params"),
+            tuple(names.get(id(p)) for p in group["params"]),
         )
-        + (tuple(names.get(id(p)) for p in group["params"]),)
         for group in optimizer.param_groups
     )
     state = tuple(
-        (names.get(id(p)), tuple((k, _shape_of(v)) for k, v in optimizer.state[p].items()))
+        (names.get(id(p)), tuple((k, shape_of(v)) for k, v in optimizer.state[p].items()))
         for group in optimizer.param_groups
         for p in group["params"]
         if p in optimizer.state
     )
-    shared = getattr(optimizer, "global_names", ()) if isinstance(optimizer, Optimizer) else ()
-    return type(optimizer), groups, state, tuple((n, getattr(optimizer, n)) for n in shared)
+    return type(optimizer), groups, state, shared_of(optimizer)
 
 
-def _shape_of(value: Any) -> Any:
+def shared_of(optimizer: torch.optim.Optimizer) -> tuple[tuple[str, Any], ...]:
+    """The settings of a PopTorch optimizer that hold for all groups and are part of its rule."""
+    if not isinstance(optimizer, Optimizer):
+        return ()
+    # The loss scale is an input of the program, in whatever group of settings it is kept.
+    names = (name for name in optimizer.global_names if name != "loss_scaling")
+    return tuple((name, getattr(optimizer, name)) for name in names)
+
+
+def shape_of(value: Any) -> Any:
+    """What is left of a setting when its numbers are taken out."""
     if isinstance(value, torch.Tensor):
         return TensorSpec.of(value)
     if isinstance(value, float):
         return float
     if isinstance(value, (tuple, list)):
-        return tuple(_shape_of(item) for item in value)
+        return tuple(shape_of(item) for item in value)
     return value if isinstance(value, (int, bool, str, type(None))) else repr(value)
 
 

@@ -69,7 +69,9 @@ def _as_returned(losses: list[Seen], returned: Sequence[Seen]) -> Seen:
         return unique[0]
     if len(unique) > 1:
         # Of several, the one that the others are made of is the loss; the rest are reports.
-        first = [out for out in unique if all(out.node in _ancestors(o.node) | {o.node} for o in unique)]
+        first = [
+            out for out in unique if all(out.node in _ancestors(o.node) | {o.node} for o in unique)
+        ]
         if len(first) == 1:
             return first[0]
         raise _several(unique)

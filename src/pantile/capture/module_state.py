@@ -37,7 +37,8 @@ class StateTensor:
     def spec(self) -> TensorSpec:
         """Shape and dtype that forward sees."""
         shape = tuple(self.tensor.shape)
-        return TensorSpec(shape if self.groups is None else shape[1:], self.dtype or self.tensor.dtype)
+        seen = shape if self.groups is None else shape[1:]
+        return TensorSpec(seen, self.dtype or self.tensor.dtype)
 
     @property
     def seen(self) -> torch.Tensor:
@@ -61,6 +62,7 @@ class ModuleState:
             *((InputKind.BUFFER, pair) for pair in _named(module, "_buffers")),
         ]
         for kind, (name, tensor) in named:
+            _check_tensor(f"{kind.value} {name!r}", tensor)
             names.setdefault(id(tensor), []).append(name)
             kinds.setdefault(id(tensor), (kind, tensor))
         return ModuleState(
@@ -79,6 +81,30 @@ class ModuleState:
         return {entry.name: entry.tensor for entry in self.entries}
 
 
+def _check_tensor(what: str, tensor: torch.Tensor) -> None:
+    """Refuse what cannot be the state of a static graph."""
+    if nn.parameter.is_lazy(tensor):
+        raise CaptureError(
+            f"{what} has no shape yet (a lazy module)",
+            fix="call the model once on the CPU before wrapping it",
+        )
+    if tensor.layout is not torch.strided:
+        raise CaptureError(
+            f"{what} is a {tensor.layout} tensor; the state of a static graph is dense",
+            fix="convert it with .to_dense()",
+        )
+    if tensor.device.type == "meta":
+        raise CaptureError(
+            f"{what} is on the meta device: it has no values",
+            fix='give it memory with model.to_empty(device="cpu") and load its weights',
+        )
+    if tensor.device.type != "cpu":
+        raise CaptureError(
+            f"{what} is on device {tensor.device}; weights come from the host",
+            fix='move the model with model.to("cpu")',
+        )
+
+
 def _named(module: nn.Module, table: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Every (name, tensor) of one table, tied ones under each of their names."""
     for path, child in module.named_modules(remove_duplicate=False):
@@ -87,55 +113,32 @@ def _named(module: nn.Module, table: str) -> Iterator[tuple[str, torch.Tensor]]:
                 yield (f"{path}.{name}" if path else name), tensor
 
 
-@dataclass(frozen=True)
-class Rebound:
-    """A buffer or parameter that forward replaced by another tensor (None: deleted)."""
-
-    name: str
-    kind: str
-    old: torch.Tensor
-    new: torch.Tensor | None
-    in_norm: bool
-
-
 @contextmanager
-def exchanged(module: nn.Module, fakes: dict[int, torch.Tensor]) -> Iterator[list[Rebound]]:
+def exchanged(module: nn.Module, fakes: dict[int, torch.Tensor]) -> Iterator[None]:
     """Put `fakes` (by id of the real tensor) in the module's tables; put the real ones back after.
 
-    The list that is yielded is filled by `find_rebound` before leaving; plain attributes that
-    forward set to fake tensors are restored too, so a failed capture leaves no trace.
+    Plain attributes that forward set to fake tensors are restored too; if forward failed, all are,
+    so that a failed capture leaves no trace.
     """
     modules = list(dict.fromkeys(module.modules()))
-    tables = [(m, m._parameters, dict(m._parameters), m._buffers, dict(m._buffers)) for m in modules]
+    tables = [
+        (m, m._parameters, dict(m._parameters), m._buffers, dict(m._buffers)) for m in modules
+    ]
     attributes = [(m, _shallow(m.__dict__)) for m in modules]
     for _, parameters, _, buffers, _ in tables:
         for table in (parameters, buffers):
-            for name, tensor in table.items():
-                if tensor is not None:
-                    table[name] = fakes.get(id(tensor), tensor)
+            _refill(table, {name: fakes.get(id(t), t) for name, t in table.items()})
+    failed = True
     try:
-        yield []
+        yield
+        failed = False
     finally:
         for m, parameters, old_parameters, buffers, old_buffers in tables:
             _refill(parameters, old_parameters)
             _refill(buffers, old_buffers)
             m.__dict__["_parameters"], m.__dict__["_buffers"] = parameters, buffers
         for m, before in attributes:
-            _restore_attributes(m, before)
-
-
-def find_rebound(module: nn.Module, fakes: dict[int, torch.Tensor]) -> list[Rebound]:
-    """What forward did to the tables themselves: entries deleted or bound to another tensor."""
-    known = {id(fake): real for real, fake in fakes.items()}
-    found = []
-    for path, child in module.named_modules():
-        norm = isinstance(child, nn.modules.batchnorm._BatchNorm)
-        for kind, table in (("Parameter", child._parameters), ("Buffer", child._buffers)):
-            for name, tensor in table.items():
-                if isinstance(tensor, torch.Tensor) and id(tensor) not in known:
-                    full = f"{path}.{name}" if path else name
-                    found.append(Rebound(full, kind, tensor, tensor, norm))
-    return found
+            _restore_attributes(m, before, every=failed)
 
 
 def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -162,18 +165,19 @@ def holds_fake(value: object) -> bool:
     return False
 
 
-def _restore_attributes(module: nn.Module, before: dict[str, Any]) -> None:
-    for key, value in list(module.__dict__.items()):
-        if key in ("_parameters", "_buffers") or not holds_fake(value):
+def _restore_attributes(module: nn.Module, before: dict[str, Any], *, every: bool) -> None:
+    now = dict(module.__dict__) if not every else {**before, **module.__dict__}
+    for key, value in now.items():
+        if key in ("_parameters", "_buffers") or not (every or holds_fake(value)):
             continue
         if key not in before:
             del module.__dict__[key]
             continue
         original, content = before[key]
         module.__dict__[key] = original
-        if isinstance(original, list):
+        if isinstance(content, list):
             original[:] = content
-        elif isinstance(original, dict):
+        elif isinstance(content, dict):
             _refill(original, content)
 
 
@@ -198,7 +202,7 @@ def check_overlap(state: ModuleState) -> None:
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     size = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    begin = tensor.storage_offset() * tensor.element_size()
+    begin = int(tensor.storage_offset()) * tensor.element_size()
     return begin, begin + size * tensor.element_size()
 
 

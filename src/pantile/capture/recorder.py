@@ -2,7 +2,8 @@
 
 Blocks become stages: the active block is written into the metadata of every node that is recorded
 (`torch.fx.traceback.annotate`), and backward nodes find theirs through the sequence number they
-share with the forward op they belong to.
+share with the forward op they belong to. Blocks are numbered from 1 in the order in which they
+first began; 0 is what runs before them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 import torch
 from torch.fx import traceback as fx_traceback
 
+OUTSIDE = -1
+"""The number of no block: a `Block` scope was left and no other block has begun."""
+
 
 class CaptureRecorder:
     """Implements `pantile.ops.context.Recorder`."""
@@ -22,10 +26,10 @@ class CaptureRecorder:
         self.training = training
         self.marked_losses: list[torch.Tensor] = []
         self.blocks: list[tuple[str, int | None]] = []
+        self.activations: list[int] = []
         self.hints: list[tuple[torch.Tensor, str, dict[str, Any]]] = []
         self._scopes: dict[str, list[Any]] = {}
         self._annotation: AbstractContextManager[None] | None = None
-        self.block_scopes_used = False
 
     def mark_loss(self, tensor: torch.Tensor) -> None:
         """`tensor` is the result of an `identity_loss`."""
@@ -33,17 +37,20 @@ class CaptureRecorder:
 
     def begin_block(self, user_id: str, ipu_id: int | None) -> None:
         """Ops from here on belong to this block."""
-        self.close()
         if (user_id, ipu_id) not in self.blocks:
             self.blocks.append((user_id, ipu_id))
-        index = self.blocks.index((user_id, ipu_id))
-        self._annotation = fx_traceback.annotate({"block": index})
-        self._annotation.__enter__()
+        number = self.blocks.index((user_id, ipu_id)) + 1
+        self.activations.append(number)
+        self._annotate(number)
 
     def end_block(self) -> None:
         """No block is active until the next `begin_block`."""
-        self.block_scopes_used = True
+        self._annotate(OUTSIDE)
+
+    def _annotate(self, number: int) -> None:
         self.close()
+        self._annotation = fx_traceback.annotate({"block": number})
+        self._annotation.__enter__()
 
     def close(self) -> None:
         """Stop annotating."""

@@ -14,11 +14,15 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pantile.capture.eager_paths import restore_masked_sums, shape_rules, shield, unshield
+from pantile.capture.layout import keep_layout
 from pantile.capture.source import place_of_trace
+from pantile.errors import CaptureError
 from pantile.program.program import WRITE, Program
 from pantile.program.spec import Input, NodeTag, Output
 
@@ -30,6 +34,30 @@ _IDENTITIES = frozenset(
 )
 
 
+# `reshape` for `view_copy`: it also takes operands that `view` refuses.
+_VIEWS: dict[Any, Any] = {aten.view_copy.default: aten.reshape.default} | {
+    getattr(getattr(aten, f"{name}_copy"), overload): getattr(getattr(aten, name), overload)
+    for name, overloads in {
+        "alias": ["default"],
+        "as_strided": ["default"],
+        "detach": ["default"],
+        "diagonal": ["default"],
+        "expand": ["default"],
+        "permute": ["default"],
+        "select": ["int"],
+        "slice": ["Tensor"],
+        "squeeze": ["default", "dim", "dims"],
+        "t": ["default"],
+        "transpose": ["int"],
+        "unfold": ["default"],
+        "unsqueeze": ["default"],
+        "view_as_complex": ["default"],
+        "view_as_real": ["default"],
+    }.items()
+    for overload in overloads
+}
+
+
 @cache
 def safe_decompositions() -> dict[Any, Callable[..., Any]]:
     """Ops that write to an argument without saying so in their schema, as ones that do.
@@ -37,7 +65,7 @@ def safe_decompositions() -> dict[Any, Callable[..., Any]]:
     `native_batch_norm` updates the running statistics; functionalisation would not see it. The
     replacement runs the same kernel, so the bits are the same.
     """
-    return {aten.native_batch_norm.default: _batch_norm}
+    return {aten.native_batch_norm.default: _batch_norm, **shape_rules()}
 
 
 def _batch_norm(
@@ -73,6 +101,10 @@ def functional_program(
     outputs: Sequence[Output],
 ) -> Program:
     """Functionalise what was recorded and wrap it."""
+    _check_dense(recorded.graph)
+    restore_masked_sums(recorded.graph)
+    shield(recorded.graph)
+    keep_layout(recorded.graph)
     tags = _tags(recorded.graph)
 
     def replay(*args: Any) -> Any:
@@ -83,6 +115,7 @@ def functional_program(
             torch.func.functionalize(replay, remove="mutations"),
             _disable_torch_fn_metadata_mode=True,
         )(*fakes)
+    unshield(module.graph)
     return as_program(module, name=name, inputs=inputs, outputs=outputs, tags=tags)
 
 
@@ -104,6 +137,7 @@ def as_program(
             graph.erase_node(node)
         elif node.op == "call_function":
             node.meta["tag"] = _tag_of(node, tags)
+            node.meta.setdefault("val", None)  # of an assertion, which returns nothing
     for placeholder, entry in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
         _rename(placeholder, entry.name)
     for node in graph.nodes:
@@ -114,6 +148,18 @@ def as_program(
         output.args = ((output.args[0],),)
     constants, subgraphs = _attributes(module)
     return Program(name, graph, tuple(inputs), tuple(outputs), constants, subgraphs)
+
+
+def _check_dense(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+                raise CaptureError(
+                    f"{node.target} makes a {value.layout} tensor; a static graph holds dense "
+                    "tensors only",
+                    fix="keep it dense, or make it outside forward",
+                    location=place_of_trace(node.meta.get("stack_trace")),
+                )
 
 
 def _rename(node: fx.Node, name: str) -> None:
@@ -144,11 +190,26 @@ def _attributes(
             continue
         value = getattr(module, str(node.target))
         if isinstance(value, fx.GraphModule):
+            _views_again(value)
             subgraphs[str(node.target)] = value
         else:
             # A copy: the host may change its tensor later, the graph's constant must not follow.
             constants[str(node.target)] = value.detach().clone()
     return constants, subgraphs
+
+
+def _views_again(module: fx.GraphModule) -> None:
+    """Turn `t_copy` and the like back to views.
+
+    Functionalisation replaces views by copies in the bodies of torch.cond and the like, whatever
+    `remove` says. A copy has other strides, and kernels give other last bits for other strides.
+    """
+    for inner in module.modules():
+        if not isinstance(inner, fx.GraphModule):
+            continue
+        for node in inner.graph.nodes:
+            node.target = _VIEWS.get(node.target, node.target)
+        inner.recompile()
 
 
 def _tags(graph: fx.Graph) -> dict[str, NodeTag]:
@@ -168,7 +229,8 @@ def _tags(graph: fx.Graph) -> dict[str, NodeTag]:
         else:
             block = (node.meta.get("custom") or {}).get("block", 0)
             tag = NodeTag("forward", block, "", place_of_trace(node.meta.get("stack_trace")))
-            forward[number] = tag
+            # The first op with a number has the gradient; ops without one repeat the number.
+            forward.setdefault(number, tag)
         tags[node.name] = tag
     return tags
 

@@ -9,6 +9,7 @@ program is traced again when the answer would change.
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 from collections.abc import Callable
@@ -81,9 +82,6 @@ class ScalarNode:
     def wrap_int(self, number: int) -> ScalarNode:
         return ScalarNode(self.tape, number, number)
 
-    def str(self) -> str:
-        return str(self.value)
-
     def guard_float(self, file: str, line: int) -> float:
         """A C function wants the number itself: this program then holds for this value only."""
         if self.hint is None:
@@ -95,8 +93,7 @@ class ScalarNode:
         hints = [self.hint, *(other.hint for other in others)]
         hint = None if None in hints else function(*hints)
         node = self.tape.call(function, self.value, *(other.value for other in others))
-        if hint is not None:
-            node.meta.setdefault("val", hint)
+        node.meta.setdefault("val", 0.0 if hint is None else hint)
         return ScalarNode(self.tape, node, hint)
 
     def _compare(self, function: Callable[..., Any], other: ScalarNode) -> _Answer:
@@ -156,6 +153,10 @@ class ScalarNode:
     def ge(self, other: ScalarNode) -> _Answer:
         return self._compare(operator.ge, other)
 
+    # Last, because after it `str` names this method in the class.
+    def str(self) -> builtins.str:
+        return builtins.str(self.value)
+
 
 @dataclass(frozen=True)
 class _Answer:
@@ -185,14 +186,45 @@ class _Answer:
         return self.value
 
 
+def _closed(name: str) -> Any:
+    """An operator of `torch.SymFloat` whose result is a Scalar again, with its rule for powers."""
+    operation: Any = getattr(torch.SymFloat, name)
+
+    def method(self: Any, *others: Any) -> Any:
+        return _as_scalar(operation(self, *others))
+
+    return method
+
+
 class Scalar(torch.SymFloat):
     """A recorded number. Powers follow Python's own rule instead of branching on the sign."""
 
+    def __init__(self, node: ScalarNode) -> None:
+        super().__init__(node)  # type: ignore[no-untyped-call]
+
     def __pow__(self, other: Any) -> Any:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
         return Scalar(self.node.pow(_node_of(self, other)))
 
     def __rpow__(self, other: Any) -> Any:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
         return Scalar(_node_of(self, other).pow(self.node))
+
+    __add__ = _closed("__add__")
+    __radd__ = _closed("__radd__")
+    __sub__ = _closed("__sub__")
+    __rsub__ = _closed("__rsub__")
+    __mul__ = _closed("__mul__")
+    __rmul__ = _closed("__rmul__")
+    __truediv__ = _closed("__truediv__")
+    __rtruediv__ = _closed("__rtruediv__")
+    __neg__ = _closed("__neg__")
+
+
+def _as_scalar(value: Any) -> Any:
+    return Scalar(value.node) if type(value) is torch.SymFloat else value
 
 
 def _node_of(like: torch.SymFloat, value: Any) -> ScalarNode:
@@ -222,13 +254,6 @@ def _fold(values: tuple[Any, ...], plain: Callable[..., Any], method: str) -> An
     for node in nodes[1:]:
         result = getattr(result, method)(node)
     return Scalar(result)
-
-
-def symbolic_sqrt(value: Any) -> Any:
-    """`math.sqrt` that records."""
-    if isinstance(value, torch.SymFloat):
-        return Scalar(value.node.sym_sqrt())
-    return math.sqrt(value)
 
 
 def _unknown() -> OptimizerError:

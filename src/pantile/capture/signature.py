@@ -7,11 +7,12 @@ that two calls that mean the same look the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from pantile.errors import ArgumentError, Error, InputMismatch
 from pantile.program.spec import TensorSpec
@@ -29,22 +30,46 @@ _AGAIN = "create a new wrapper or call destroy() on this one, and the model is c
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """One call: its arguments, the same by parameter name, and the same taken apart."""
+    """One call, bound to the parameters of forward and taken apart.
+
+    `positional` and `keywords` hold the arguments by name; `tensors` are all tensors in them, and
+    `names` says where each was found. `places` maps the tensors of `structure` to `tensors`: a
+    tensor that is passed twice is there once, if the binder merges.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    values: Mapping[str, Any]
+    positional: Mapping[str, Any]
+    keywords: Mapping[str, Any]
     structure: Structure
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
+    places: tuple[int, ...]
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All arguments by name."""
+        return {**self.positional, **self.keywords}
+
+    def outline(self) -> Bound:
+        """The same call without its data: tensors on the meta device, in `values` only."""
+        positional, keywords = pytree.tree_map_only(
+            torch.Tensor, _without_data, (dict(self.positional), dict(self.keywords))
+        )
+        return Bound((), {}, positional, keywords, self.structure, (), self.names, self.places)
 
 
 class Binder:
-    """Binds calls to the parameters of one forward."""
+    """Binds calls to the parameters of one forward.
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
+    `merge` makes a tensor that is passed twice one tensor, as it is for forward in eager mode: a
+    write through one argument is then seen through the other.
+    """
+
+    def __init__(self, forward: Callable[..., Any], *, merge: bool = True) -> None:
         self._signature = inspect.signature(forward)
         self._parameters = list(self._signature.parameters.values())
+        self._merge = merge
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """Normalise a call; refuse one that forward could not take."""
@@ -55,37 +80,78 @@ class Binder:
         bound.apply_defaults()
         return self._bound(bound)
 
-    def align(self, was: Mapping[str, Any], now: Bound) -> Bound:
+    def align(self, was: Bound, now: Bound) -> Bound:
         """The call `now` with its dicts in the key order of an earlier one."""
         call = self._signature.bind(*now.args, **now.kwargs)
-        for name, value in call.arguments.items():
-            call.arguments[name] = aligned(was.get(name), value)
+        before = dict(was.values)
+        for parameter in self._parameters:
+            name, value = parameter.name, call.arguments.get(parameter.name)
+            if parameter.kind is parameter.VAR_KEYWORD and value:
+                call.arguments[name] = aligned({k: before[k] for k in was.keywords}, value)
+            elif parameter.kind is parameter.VAR_POSITIONAL and value:
+                pairs = enumerate(value)
+                items = (aligned(before.get(f"*{name}[{i}]"), item) for i, item in pairs)
+                call.arguments[name] = tuple(items)
+            elif name in call.arguments:
+                call.arguments[name] = aligned(before.get(name), value)
         return self._bound(call)
 
+    def order(self, positional: int, keywords: Sequence[str]) -> tuple[int | torch.Tensor, ...]:
+        """For a call with tensors only: where each tensor of `Bound.tensors` is found.
+
+        An index counts positional arguments, then keywords; a tensor is a default of forward.
+        """
+        marks = [_Mark(i) for i in range(positional + len(keywords))]
+        named = dict(zip(keywords, marks[positional:], strict=True))
+        bound = self._signature.bind(*marks[:positional], **named)
+        bound.apply_defaults()
+        found = pytree.tree_leaves((bound.args, bound.kwargs))
+        leaves = [leaf for leaf in found if isinstance(leaf, (_Mark, torch.Tensor))]
+        return tuple(leaf.index if isinstance(leaf, _Mark) else leaf for leaf in leaves)
+
     def _bound(self, bound: inspect.BoundArguments) -> Bound:
-        values = dict(self._named(bound))
-        tensors, structure = flatten((bound.args, bound.kwargs))
-        names = [
-            leaf
-            for name, value in values.items()
-            for leaf in leaf_names(flatten(value)[1], name)
-        ]
+        positional, keywords = self._named(bound)
+        found, structure = flatten((bound.args, bound.kwargs))
+        values = [*positional.items(), *keywords.items()]
+        found_names = [n for name, value in values for n in leaf_names(flatten(value)[1], name)]
+        tensors: list[torch.Tensor] = []
+        names: list[str] = []
+        places: list[int] = []
+        index: dict[int, int] = {}
+        for name, tensor in zip(found_names, found, strict=True):
+            key = id(tensor) if self._merge else len(places)
+            if key not in index:
+                index[key] = len(tensors)
+                tensors.append(tensor)
+                names.append(name)
+            places.append(index[key])
         return Bound(
-            bound.args, bound.kwargs, values, structure, tuple(tensors), tuple(names)
+            bound.args,
+            bound.kwargs,
+            positional,
+            keywords,
+            structure,
+            tuple(tensors),
+            tuple(names),
+            tuple(places),
         )
 
-    def _named(self, bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
+    def _named(self, bound: inspect.BoundArguments) -> tuple[dict[str, Any], dict[str, Any]]:
+        positional: dict[str, Any] = {}
+        keywords: dict[str, Any] = {}
         for parameter in self._parameters:
             if parameter.name not in bound.arguments:
                 continue
             value = bound.arguments[parameter.name]
             if parameter.kind is parameter.VAR_POSITIONAL:
-                for i, item in enumerate(value):
-                    yield f"*{parameter.name}[{i}]", item
+                positional.update({f"*{parameter.name}[{i}]": v for i, v in enumerate(value)})
             elif parameter.kind is parameter.VAR_KEYWORD:
-                yield from value.items()
+                keywords.update(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                keywords[parameter.name] = value
             else:
-                yield parameter.name, value
+                positional[parameter.name] = value
+        return positional, keywords
 
     def _refused(self, error: TypeError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Error:
         for parameter in self._parameters:
@@ -109,16 +175,33 @@ class Signature:
     """The structure of a call and the specs of its tensors."""
 
     structure: Structure
+    places: tuple[int, ...]
     specs: tuple[TensorSpec, ...]
 
     @staticmethod
     def of(bound: Bound) -> Signature:
         """The signature of a call."""
-        return Signature(bound.structure, tuple(TensorSpec.of(t) for t in bound.tensors))
+        specs = tuple(TensorSpec.of(t) for t in bound.tensors)
+        return Signature(bound.structure, bound.places, specs)
 
     def same_as(self, other: Signature) -> bool:
         """Would one program serve both calls?"""
-        return self.specs == other.specs and same_structure(self.structure, other.structure)
+        return (
+            self.specs == other.specs
+            and self.places == other.places
+            and same_structure(self.structure, other.structure)
+        )
+
+
+class _Mark:
+    """Stands for a tensor while a call is bound."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _without_data(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def same_structure(a: Structure, b: Structure) -> bool:
@@ -163,19 +246,19 @@ def aligned(was: Any, now: Any) -> Any:
     return now
 
 
-def explain_mismatch(was: Mapping[str, Any], now: Mapping[str, Any]) -> InputMismatch:
+def explain_mismatch(was: Bound, now: Bound) -> InputMismatch:
     """The first difference between two calls, in PopTorch's words."""
-    if len(was) != len(now):
+    if len(was.positional) != len(now.positional):
         return _mismatch(
-            f"Number of positional arguments mismatch: expected {len(was)} but got {len(now)}"
+            f"Number of positional arguments mismatch: expected {len(was.positional)} "
+            f"arguments but got {len(now.positional)}"
         )
-    for name, value in was.items():
-        if name not in now:
-            continue
-        difference = _difference(name, value, now[name])
+    for name, value in was.positional.items():
+        difference = _difference(name, value, now.positional[name])
         if difference:
             return _mismatch(difference)
-    return _mismatch(_keys("the arguments", was, now) or "the arguments differ")
+    keywords = _difference("kwargs", dict(was.keywords), dict(now.keywords))
+    return _mismatch(keywords or "the arguments differ")
 
 
 def _difference(name: str, was: Any, now: Any) -> str:
@@ -189,19 +272,21 @@ def _difference(name: str, was: Any, now: Any) -> str:
         return f"Type mismatch for {name}: expected {type(was)} but got {type(now)}"
     if isinstance(was, tuple | list) and (isinstance(was, tuple) or flatten(was)[0]):
         if len(was) != len(now):
-            return (
-                f"Length mismatch for {name}: expected {len(was)} elements but got {len(now)}"
-            )
+            return f"Length mismatch for {name}: expected {len(was)} elements but got {len(now)}"
         pairs = enumerate(zip(was, now, strict=True))
         return next((d for i, (a, b) in pairs if (d := _difference(f"{name}[{i}]", a, b))), "")
     if isinstance(was, dict):
         keys = _keys(name, was, now)
         return keys or next(
-            (d for key in was if (d := _difference(f"{name}[{key}]", was[key], now[key]))), ""
+            (d for key in was if (d := _difference(_item(name, key), was[key], now[key]))), ""
         )
     if not same_value(was, now):
         return f"Value mismatch for {name}: expected {was} but got {now}"
     return ""
+
+
+def _item(name: str, key: Any) -> str:
+    return str(key) if name == "kwargs" else f"{name}[{key}]"
 
 
 def _keys(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ from types import TracebackType
 import torch
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Installed packages may lie inside Python's library (site-packages, dist-packages).
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSIDE = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     _PACKAGE + os.sep,
@@ -19,7 +21,9 @@ _INSIDE = (
 
 
 def is_users(filename: str) -> bool:
-    """True for a file that is neither torch's nor ours."""
+    """True for a file that is neither torch's, nor Python's own, nor ours."""
+    if filename.startswith(_LIBRARY) and "-packages" not in filename:
+        return False
     return not filename.startswith(_INSIDE)
 
 
@@ -28,7 +32,9 @@ def place_of_error(tb: TracebackType | None) -> str:
     frames = [f for f in traceback.extract_tb(tb) if is_users(f.filename)]
     if not frames:
         return ""
-    frame = frames[-1]
+    # "<string>" may be torch's generated code: it counts only where there is no file at all.
+    files = [f for f in frames if not f.filename.startswith("<string>")]
+    frame = (files or frames)[-1]
     return f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
 
 

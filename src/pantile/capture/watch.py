@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch.overrides import TorchFunctionMode
+
+from pantile.capture.eager_paths import EAGER_PATHS, take_eager_path
 
 RECOGNISED_LOSSES: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -57,13 +59,22 @@ class Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        if self._touches_state(args) or self._touches_state(tuple(kwargs.values())):
-            args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake_of, (args, kwargs))
-        result = func(*args, **kwargs)
+        args, kwargs = self.exchanged(args, kwargs or {})
+        if func in EAGER_PATHS:
+            result = take_eager_path(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         if func in RECOGNISED_LOSSES and isinstance(result, torch.Tensor):
             self.losses.append(result)
         return result
+
+    def exchanged(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with fake tensors in place of real parameters and buffers."""
+        if self._touches_state(args) or self._touches_state(tuple(kwargs.values())):
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake_of, (args, kwargs))
+        return args, kwargs
 
     def _touches_state(self, values: tuple[Any, ...]) -> bool:
         for value in values:

@@ -2,23 +2,26 @@
 
     worker process   item 3 ─► │ slot 0 │ slot 1 │ slot 2 │ ─► item 0   this process
 
-An epoch that is left early is given up when the next one begins. Items are the caller's own unless
-`zero_copy` is asked for: then their tensors lie in the ring until the next item is taken.
+An epoch that is left early is given up when the next one begins. Items are the caller's own: small
+ones are copied, big ones keep their place in shared memory for as long as somebody refers to them.
+With `zero_copy` all are lent, and change when the next item is taken.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import weakref
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
 from typing import Any
 
-from pantile.data.lanes import State
 from pantile.data.link import Patience, WorkerLink, starter_of
 from pantile.data.messages import Kind, Message
-from pantile.data.packing import unpack
 from pantile.data.plan import plan_of
+from pantile.data.ring import State
 from pantile.data.worker import Job, Randomness
 from pantile.enums import SharingStrategy
 from pantile.errors import DataArgumentError, DataError
@@ -67,7 +70,7 @@ class AsynchronousDataAccessor:
         plan = plan_of(dataset)
         job = Job(
             source=plan or dataset,
-            slots=buffer_size,
+            buffer_size=buffer_size,
             load_indefinitely=load_indefinitely,
             early_preload=early_preload,
             rebatched_size=rebatched_size,
@@ -75,8 +78,9 @@ class AsynchronousDataAccessor:
             flat_only=strict if flat_only is None else flat_only,
             parent=os.getpid(),
             starter=starter_of(strategy),
+            start_method=multiprocessing.get_start_method(),
             randomness=Randomness.take(),
-            parsers=tuple(structure._parsers.items()),
+            parsers=_sendable_parsers(),
         )
         self._epoch = 0
         self._is_begun = False
@@ -148,14 +152,13 @@ class AsynchronousDataAccessor:
         return message or self._link.receive()
 
     def _open(self, message: Message) -> Any:
-        holder = self._link.lanes[message.lane - 1] if message.lane else self._link.ring
-        memory = holder.memory(message.offset + message.size)
-        item = unpack(memory, message.offset, copy=self._copy)
+        ring = self._link.rings[message.ring]
         if self._copy:
-            self._release(message)
-        else:
-            self._lent = message
-        return item
+            item = ring.take(message.row, message.size)
+            self._link.send(Message(Kind.RELEASE))
+            return item
+        self._lent = message
+        return ring.lend(message.row, message.size)
 
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch = epoch
@@ -168,9 +171,8 @@ class AsynchronousDataAccessor:
             self._release(message)
 
     def _release(self, item: Message) -> None:
-        if item.lane:
-            self._link.lanes[item.lane - 1].mark(item.row, State.FREE)
-        self._link.send(Message(Kind.RELEASE, slot=item.slot))
+        self._link.rings[item.ring].mark(item.row, State.FREE)
+        self._link.send(Message(Kind.RELEASE))
 
     def _failure(self, what: str) -> DataError:
         """The worker's traceback, on this process's stderr and as an error."""
@@ -205,6 +207,19 @@ class _Iteration:
 
     def __len__(self) -> int:
         return len(self._accessor)
+
+
+def _sendable_parsers() -> tuple[tuple[type, structure.ICustomArgParser], ...]:
+    """The registered parsers. One defined inside a function cannot be sent to another process."""
+    sendable = []
+    for entry in structure._parsers.items():
+        try:
+            ForkingPickler.dumps(entry)
+        except (AttributeError, TypeError, PicklingError):
+            logger.debug("%s stays behind: it cannot be sent to a worker process", entry[1])
+        else:
+            sendable.append(entry)
+    return tuple(sendable)
 
 
 def _check_numbers(buffer_size: Any, miss_sleep: Any, heartbeat: Any, timeout: Any) -> None:

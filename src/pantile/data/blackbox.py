@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from pantile.data.ring import SharedFile
+from pantile.data.shared import SharedFile
 
 _TAIL = 8192  # as much as an error message shows
 _OURS = f"{os.sep}pantile{os.sep}data{os.sep}"

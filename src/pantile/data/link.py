@@ -23,11 +23,12 @@ from typing import Any
 from pantile.data import worker
 from pantile.data.blackbox import BlackBox, user_frames
 from pantile.data.carry import Carried
-from pantile.data.lanes import Lane
 from pantile.data.lifetime import open_pidfd
 from pantile.data.messages import Kind, Message
 from pantile.data.plan import LoaderPlan
-from pantile.data.ring import Ring, SharedFile, Status
+from pantile.data.ring import Ring
+from pantile.data.shared import SharedFile
+from pantile.data.status import Status, StatusPage
 from pantile.enums import SharingStrategy
 from pantile.errors import DataError, WorkerDied, WorkerStalled
 from pantile.logging import logger
@@ -59,19 +60,19 @@ class WorkerLink:
         self._owner = os.getpid()
         self._patience = patience
         in_memory = strategy is not SharingStrategy.FileSystem
-        self._file = SharedFile.create(in_memory=in_memory)
+        status_file = SharedFile.create(in_memory=True)
+        self.status = StatusPage(status_file)
         self._black_box = BlackBox()
-        self.ring = Ring(self._file)
-        count = job.source.lanes if isinstance(job.source, LoaderPlan) else 0
-        lane_files = tuple(SharedFile.create(in_memory=in_memory) for _ in range(count))
-        self.lanes = [Lane(file) for file in lane_files]
+        writers = job.source.writers if isinstance(job.source, LoaderPlan) else 0
+        ring_files = tuple(SharedFile.create(in_memory=in_memory) for _ in range(1 + writers))
+        self.rings = [Ring(file) for file in ring_files]
         context: Any = multiprocessing.get_context(_START_METHODS[strategy])
         if strategy is SharingStrategy.ForkServer:
             _preload(context)
         self._channel, theirs = context.Pipe()
         self._process = context.Process(
             target=_run,
-            args=(Carried(job), theirs, self._file, lane_files, self._black_box.file),
+            args=(Carried(job), theirs, status_file, ring_files, self._black_box.file),
             name="pantile loader",
         )
         try:
@@ -170,13 +171,13 @@ class WorkerLink:
         return bool(wait_for([sign], seconds))
 
     def _close_files(self) -> None:
-        self.ring.close()
-        for lane in self.lanes:
-            lane.close()
+        self.status.close()
+        for ring in self.rings:
+            ring.close()
         self._black_box.close()
 
     def _death(self) -> WorkerDied:
-        status = self.ring.read_status()
+        status = self.status.read()
         self._process.join(1.0)
         code = self._process.exitcode
         started = status.heartbeat > 0
@@ -234,7 +235,7 @@ class _Watch:
 
     def look(self) -> None:
         """Take note after a look without a message; raise if it was one too many."""
-        status = self._link.ring.read_status()
+        status = self._link.status.read()
         patience = self._link.patience
         self._waited += _LOOK
         self._quiet = 0.0 if status.heartbeat != self._heartbeat else self._quiet + _LOOK
@@ -273,7 +274,7 @@ def _preload(context: Any) -> None:
     if getattr(server, "_forkserver_pid", None) is None:
         # "__main__" is the default: a script without a guard would end the server itself.
         wanted = [name for name in server._preload_modules if name != "__main__"]
-        context.set_forkserver_preload([*wanted, worker.__name__])
+        context.set_forkserver_preload([*wanted, "pantile.data.preload"])
 
 
 def _refuse_to_recurse() -> None:

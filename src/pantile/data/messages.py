@@ -1,13 +1,11 @@
 """What a worker and its parent say to each other: a few numbers, always as many bytes.
 
 parent -> worker   RUN(epoch)      load this epoch now; give up an older one
-                   RELEASE(slot)   the slot may be written again
+                   RELEASE         an item was taken: there is room for another
                    STOP
-worker -> parent   ITEM(epoch, slot, place)
+worker -> parent   ITEM(epoch, ring, row, size)
                    END(epoch)      the epoch is complete
                    FAILED          user code raised; the traceback is in the black box
-
-A place is an offset and a size in the ring or, with a number and a row, in a lane.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-_FORMAT = struct.Struct("<7Q")
+_FORMAT = struct.Struct("<5Q")
 
 
 class Kind(IntEnum):
@@ -44,16 +42,14 @@ class Message:
 
     kind: Kind
     epoch: int = 0
-    slot: int = 0
-    offset: int = 0
-    size: int = 0
-    lane: int = 0  # counted from 1; 0 is the ring
+    ring: int = 0
     row: int = 0
+    size: int = 0
 
     def send(self, channel: Channel) -> None:
         """Send it; so few bytes never block."""
-        place = (self.offset, self.size, self.lane, self.row)
-        channel.send_bytes(_FORMAT.pack(self.kind, self.epoch, self.slot, *place))
+        numbers = (self.kind, self.epoch, self.ring, self.row, self.size)
+        channel.send_bytes(_FORMAT.pack(*numbers))
 
     @classmethod
     def receive(cls, channel: Channel) -> Message:

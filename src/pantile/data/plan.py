@@ -30,8 +30,8 @@ class LoaderPlan:
         return not self.drop_last and not is_sampled and self.combined not in (None, 1)
 
     @property
-    def lanes(self) -> int:
-        """How many of torch's workers can hand their batches over without a detour."""
+    def writers(self) -> int:
+        """How many of torch's workers can write their batches into rings of their own."""
         is_whole = self.micro_batches == 1 and not self.is_rebatched
         return int(self.arguments["num_workers"]) if is_whole else 0
 

@@ -1,12 +1,12 @@
-"""Anonymous shared memory with a few slots, filled by a worker and emptied by its parent.
+"""A ring of rows in shared memory: one process writes items into it, another takes them out.
 
-    page 0    heartbeat, and what the worker is doing      (read by the parent while it waits)
-    then      slot 0 │ slot 2 │ slot 1 (grown) │ …         (each with the item that lies in it)
+    first page   row │ state │ offset │ capacity      then   row 0 │ row 2 │ row 1 (grown) │ …
 
-The memory has no name: it is a descriptor both processes hold (a memfd, or an unlinked file), so
-however they end, nothing is left behind, and the size of /dev/shm does not matter. Slots grow: an
-item that does not fit gets a new place at the end. Who may touch a slot is settled by messages
-(see `messages`), never by the memory itself.
+Who may touch a row is clear at every moment, so nothing needs a lock:
+
+    FREE ──writer──► WRITTEN ──loader's worker──► HANDED ──parent──► FREE
+
+Rows grow: an item that does not fit gets a new place at the end.
 """
 
 from __future__ import annotations
@@ -14,141 +14,113 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import tempfile
-from dataclasses import dataclass
+import weakref
 from enum import IntEnum
 from typing import Any
 
-_PAGE = 4096
-_STATUS = struct.Struct("<QQQQ")  # heartbeat, action, epoch, item
+from pantile.data.packing import Packed, unpack
+from pantile.data.shared import SharedFile
+from pantile.errors import DataError
+
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_ROW = struct.Struct("<QQQ")  # state, offset, capacity
+_ROWS = 4096 // _ROW.size
+# To take an item and read it once: 64 KB, 0.05 ms copied and 0.07 ms mapped; 1 MB, 0.15 ms either
+# way; 16 MB, 2.8 ms copied and 1.8 ms mapped.
+_WORTH_MAPPING = 1 << 20
+# As many items as a loop holds at once, and one more. Who keeps all items gets copies: rows in use
+# cannot be written again.
+_MOST_LEASES = 3
 
 
-class Action(IntEnum):
-    """What a worker is doing; it tells in an error where the worker was."""
+class State(IntEnum):
+    """Who may touch a row."""
 
-    STARTING = 0
-    LOADING = 1
-    WRITING = 2
-    WAITING = 3
-
-    def describe(self, epoch: int, item: int) -> str:
-        """In words."""
-        place = f"item {item} of epoch {epoch}"
-        return {
-            Action.STARTING: "starting",
-            Action.LOADING: f"loading {place}",
-            Action.WRITING: f"writing {place} to shared memory",
-            Action.WAITING: f"waiting for room for {place}",
-        }[self]
-
-
-@dataclass(frozen=True)
-class Status:
-    """The worker's last sign of life."""
-
-    heartbeat: int
-    action: Action
-    epoch: int
-    item: int
-
-    def __str__(self) -> str:
-        return self.action.describe(self.epoch, self.item)
-
-
-class SharedFile:
-    """A file without a name that can be handed to a child process."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    @classmethod
-    def create(cls, *, in_memory: bool) -> SharedFile:
-        """A new one, in memory or, for more than memory holds, on disk."""
-        if in_memory and hasattr(os, "memfd_create"):
-            return cls(os.memfd_create("pantile"))
-        with tempfile.TemporaryFile() as file:
-            return cls(os.dup(file.fileno()))
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing.reduction import DupFd
-
-        return (_adopt, (DupFd(self.fd),))
-
-
-def _adopt(duplicate: Any) -> SharedFile:
-    return SharedFile(duplicate.detach())
+    FREE = 0
+    WRITTEN = 1
+    HANDED = 2
 
 
 class Ring:
-    """One process's view of the shared memory."""
+    """One process's view of the memory."""
 
     def __init__(self, file: SharedFile) -> None:
         self._file = file
         if os.fstat(file.fd).st_size < _PAGE:
             os.ftruncate(file.fd, _PAGE)
-        self._status = mmap.mmap(file.fd, _PAGE)
-        self._memory = self._status
+        self._table = mmap.mmap(file.fd, _PAGE)
+        self._memory = self._table
+        self._leases = 0
 
-    def read_status(self) -> Status:
-        """What the worker said last."""
-        heartbeat, action, epoch, item = _STATUS.unpack_from(self._status)
-        return Status(heartbeat, Action(action), epoch, item)
+    def mark(self, row: int, state: State) -> None:
+        """Pass a row on."""
+        struct.pack_into("<Q", self._table, row * _ROW.size, state)
 
-    def beat(self) -> None:
-        """Say that this process is alive."""
-        (heartbeat,) = struct.unpack_from("<Q", self._status)
-        struct.pack_into("<Q", self._status, 0, heartbeat + 1)
+    def write(self, packed: Packed) -> int:
+        """Write an item into a free row, and say which."""
+        row, offset = self._claim(packed.size)
+        packed.write(self._map(offset + packed.size), offset)
+        return row
 
-    def say(self, action: Action, epoch: int, item: int) -> None:
-        """Say what this process does now."""
-        struct.pack_into("<QQQ", self._status, 8, action, epoch, item)
+    def lend(self, row: int, size: int) -> Any:
+        """The item of a row. Its tensors lie in the row until that is free and written again."""
+        _, offset, _ = self._read(row)
+        return unpack(self._map(offset + size), offset, copy=False)
 
-    def memory(self, end: int) -> mmap.mmap:
+    def take(self, row: int, size: int) -> Any:
+        """The item of a row, as the caller's own; the row is free when nobody needs it any more."""
+        if size < _WORTH_MAPPING or self._leases >= _MOST_LEASES:
+            _, offset, _ = self._read(row)
+            item = unpack(self._map(offset + size), offset, copy=True)
+            self.mark(row, State.FREE)
+            return item
+        _, offset, _ = self._read(row)
+        memory = mmap.mmap(self._file.fd, -(-size // _PAGE) * _PAGE, offset=offset)
+        self._leases += 1
+        # Tensors refer to the mapping they lie in: it ends with the last of them.
+        weakref.finalize(memory, self._end_lease, row).atexit = False
+        return unpack(memory, 0, copy=False)
+
+    def recover(self) -> None:
+        """Free what an earlier writer of this ring wrote and nobody was told of."""
+        for row in range(_ROWS):
+            if self._read(row)[0] == State.WRITTEN:
+                self.mark(row, State.FREE)
+
+    def close(self) -> None:
+        """Let go of the descriptor; items that were taken keep their memory."""
+        self._memory = self._table
+        self._file.close()
+
+    def _end_lease(self, row: int) -> None:
+        self._leases -= 1
+        self.mark(row, State.FREE)
+
+    def _claim(self, size: int) -> tuple[int, int]:
+        """A free row with room for `size` bytes, and where it lies."""
+        rows = [self._read(row) for row in range(_ROWS)]
+        free = [n for n, (state, _, _) in enumerate(rows) if state == State.FREE]
+        if not free:
+            raise DataError(
+                f"{_ROWS} items of one worker are waiting to be taken",
+                fix="lower buffer_size or prefetch_factor",
+            )
+        row = next((n for n in free if rows[n][2] >= size), free[0])
+        _, offset, capacity = rows[row]
+        if capacity < size:
+            # Doubling bounds what earlier, smaller places waste by the size of the last one.
+            offset = max(_PAGE, max(o + c for _, o, c in rows))
+            capacity = -(-max(size, 2 * capacity) // _PAGE) * _PAGE
+            os.ftruncate(self._file.fd, offset + capacity)
+        _ROW.pack_into(self._table, row * _ROW.size, State.WRITTEN, offset, capacity)
+        return row, offset
+
+    def _map(self, end: int) -> mmap.mmap:
         """The memory up to at least `end`. It stays valid as long as somebody refers to it."""
         if end > len(self._memory):
             self._memory = mmap.mmap(self._file.fd, os.fstat(self._file.fd).st_size)
         return self._memory
 
-    def close(self) -> None:
-        """Let go of it; tensors that still lie in it keep their memory."""
-        self._memory = self._status
-        self._file.close()
-
-
-class Slots:
-    """The writer's side: where each slot lies and which are free."""
-
-    def __init__(self, ring: Ring, file: SharedFile, count: int) -> None:
-        self._ring = ring
-        self._file = file
-        self._places: dict[int, tuple[int, int]] = dict.fromkeys(range(count), (0, 0))
-        self._end = _PAGE
-        self.free = list(range(count))
-
-    def reserve(self, slot: int, size: int) -> tuple[mmap.mmap, int]:
-        """Memory for `size` bytes in the slot, and where in the memory they begin."""
-        offset, capacity = self._places[slot]
-        if self._end == _PAGE:
-            self._lay_out(-(-size // _PAGE) * _PAGE)
-            offset, capacity = self._places[slot]
-        if size > capacity:
-            # Doubling bounds what earlier, smaller places waste by the size of the last one.
-            capacity = -(-max(size, 2 * capacity) // _PAGE) * _PAGE
-            offset = self._end
-            self._end += capacity
-            os.ftruncate(self._file.fd, self._end)
-            self._places[slot] = (offset, capacity)
-        return self._ring.memory(offset + size), offset
-
-    def _lay_out(self, capacity: int) -> None:
-        """Give all slots the size of the first item, which most often is the size of all items."""
-        for slot in self._places:
-            self._places[slot] = (self._end, capacity)
-            self._end += capacity
-        os.ftruncate(self._file.fd, self._end)
+    def _read(self, row: int) -> tuple[int, int, int]:
+        state, offset, capacity = _ROW.unpack_from(self._table, row * _ROW.size)
+        return state, offset, capacity

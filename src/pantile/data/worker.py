@@ -1,7 +1,7 @@
 """The process that loads items ahead of the model.
 
-    epoch:   open the dataset ─► item ─► wait for a free slot ─► write ─► ITEM ─► … ─► END
-    between items it listens: RUN (another epoch), RELEASE (a slot), STOP
+    epoch:   open the dataset ─► item ─► wait for room ─► write ─► ITEM ─► … ─► END
+    between items it listens: RUN (another epoch), RELEASE (room for one more), STOP
 
 A second thread beats the heart and ends the process as soon as the parent is gone.
 """
@@ -9,6 +9,7 @@ A second thread beats the heart and ends the process as soon as the parent is go
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import random
 import select
@@ -25,12 +26,14 @@ from typing import Any
 import torch
 
 from pantile.data.combine import rebatch
-from pantile.data.lanes import Arrival, IntoLane, Lane
+from pantile.data.lanes import Arrival, IntoRing
 from pantile.data.lifetime import die_with_starter, open_pidfd
 from pantile.data.messages import Kind, Message
 from pantile.data.packing import pack
 from pantile.data.plan import LoaderPlan
-from pantile.data.ring import Action, Ring, SharedFile, Slots
+from pantile.data.ring import Ring
+from pantile.data.shared import SharedFile
+from pantile.data.status import Action, StatusPage
 from pantile.program.structure import ICustomArgParser, register_parser
 
 BEAT_SECONDS = 0.25
@@ -64,7 +67,7 @@ class Job:
     """All a worker has to know."""
 
     source: Any
-    slots: int
+    buffer_size: int
     load_indefinitely: bool
     early_preload: bool
     rebatched_size: int | None
@@ -72,6 +75,7 @@ class Job:
     flat_only: bool
     parent: int
     starter: int | None  # whose end the kernel reports; None if the starting thread may end first
+    start_method: str  # the parent's default
     randomness: Randomness
     parsers: tuple[tuple[type, ICustomArgParser], ...]
 
@@ -83,17 +87,17 @@ class _Stopped(BaseException):
 def work(
     job: Job,
     channel: Connection,
-    ring_file: SharedFile,
-    lane_files: tuple[SharedFile, ...],
+    status_file: SharedFile,
+    ring_files: tuple[SharedFile, ...],
     black_box: SharedFile,
 ) -> None:
     """Be the worker, until told to stop."""
     _settle(job)
     faulthandler.enable(file=black_box.fd)
     faulthandler.register(STACK_SIGNAL, file=black_box.fd, all_threads=True)
-    ring = Ring(ring_file)
-    threading.Thread(target=_keep_watch, args=(job.parent, ring), daemon=True).start()
-    worker = _Worker(job, channel, ring, Slots(ring, ring_file, job.slots), lane_files)
+    status = StatusPage(status_file)
+    threading.Thread(target=_keep_watch, args=(job.parent, status), daemon=True).start()
+    worker = _Worker(job, channel, status, ring_files)
     try:
         worker.run()
     except (_Stopped, EOFError, BrokenPipeError, ConnectionResetError):
@@ -112,13 +116,15 @@ def _settle(job: Job) -> None:
     os.setpgid(0, 0)
     if job.starter is not None:
         die_with_starter(job.starter)
+    # A process that a fork server started would start torch's workers by it too: seconds each.
+    multiprocessing.set_start_method(job.start_method, force=True)
     torch.set_num_threads(1)  # after a fork, OpenMP's threads are gone and waiting for them hangs
     job.randomness.use()
     for kind, parser in job.parsers:
         register_parser(kind, parser)
 
 
-def _keep_watch(parent: int, ring: Ring) -> None:
+def _keep_watch(parent: int, status: StatusPage) -> None:
     """Beat the heart; when the parent is gone, take the whole group along."""
     pidfd = open_pidfd(parent)
     poll = select.poll()
@@ -126,7 +132,7 @@ def _keep_watch(parent: int, ring: Ring) -> None:
         poll.register(pidfd, select.POLLIN)
     pause = threading.Event()
     while True:
-        ring.beat()
+        status.beat()
         if pidfd is None:
             pause.wait(BEAT_SECONDS)
             gone = _is_gone(parent)
@@ -165,22 +171,23 @@ class _Worker:
         self,
         job: Job,
         channel: Connection,
-        ring: Ring,
-        slots: Slots,
-        lane_files: tuple[SharedFile, ...],
+        status: StatusPage,
+        ring_files: tuple[SharedFile, ...],
     ) -> None:
         self._job = job
         self._channel = channel
-        self._ring = ring
-        self._slots = slots
-        self._lane_files = lane_files
+        self._status = status
+        self._ring_files = ring_files
+        self._rings = tuple(Ring(file) for file in ring_files)
+        Arrival.rings = self._rings
+        self._room = job.buffer_size  # how many more items the parent has not yet taken
         self._epoch = 0
         # Without early preload only the first item is loaded before somebody iterates.
         self._asked_for = 0 if job.early_preload else -1
 
     def run(self) -> None:
         """Load epoch after epoch."""
-        self._ring.say(Action.STARTING, 0, 0)
+        self._status.say(Action.STARTING, 0, 0)
         batches = self._open()
         while True:
             epoch = self._epoch
@@ -197,16 +204,15 @@ class _Worker:
         source = self._job.source
         if not isinstance(source, LoaderPlan):
             return as_iterable(source)
-        if not self._lane_files:
+        if source.writers == 0:
             return source.open()
-        Arrival.lanes = tuple(Lane(file) for file in self._lane_files)
-        into = partial(IntoLane, files=self._lane_files, flat_only=self._job.flat_only)
+        into = partial(IntoRing, files=self._ring_files, flat_only=self._job.flat_only)
         return source.open(into)
 
     def _load_epoch(self, epoch: int, batches: Iterable[Any]) -> int:
         """Load one epoch, or as much of it as the parent wants; the number of items."""
         index = 0
-        self._ring.say(Action.LOADING, epoch, index)
+        self._status.say(Action.LOADING, epoch, index)
         for item in self._items(batches):
             if not self._find_room(epoch, index):
                 return index
@@ -217,7 +223,7 @@ class _Worker:
             self._listen()
             if self._epoch != epoch:
                 return index
-            self._ring.say(Action.LOADING, epoch, index)
+            self._status.say(Action.LOADING, epoch, index)
         return index
 
     def _items(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -227,29 +233,25 @@ class _Worker:
         return rebatch(batches, size, drop_last=self._job.drop_last)
 
     def _find_room(self, epoch: int, index: int) -> bool:
-        """Wait for a free slot. False if the epoch is not wanted any more."""
+        """Wait until there is room. False if the epoch is not wanted any more."""
         self._listen()
-        if not self._slots.free:
-            self._ring.say(Action.WAITING, epoch, index)
-        while not self._slots.free and self._epoch == epoch:
+        if self._room == 0:
+            self._status.say(Action.WAITING, epoch, index)
+        while self._room == 0 and self._epoch == epoch:
             self._listen(wait=True)
         return self._epoch == epoch
 
     def _hand_over(self, item: Any, epoch: int, index: int) -> None:
-        self._ring.say(Action.WRITING, epoch, index)
-        if isinstance(item, Arrival):
-            at, slot = item.hand_over(), self._slots.free.pop(0)
-            message = Message(Kind.ITEM, epoch, slot, at.offset, at.size, at.lane + 1, at.row)
-            message.send(self._channel)
-            return
-        packed = pack(item, flat_only=self._job.flat_only)
-        slot = self._slots.free.pop(0)
-        memory, offset = self._slots.reserve(slot, packed.size)
-        packed.write(memory, offset)
-        Message(Kind.ITEM, epoch, slot, offset, packed.size).send(self._channel)
+        self._status.say(Action.WRITING, epoch, index)
+        if not isinstance(item, Arrival):
+            packed = pack(item, flat_only=self._job.flat_only)
+            item = Arrival(0, self._rings[0].write(packed), packed.size)
+        place = item.hand_over()
+        self._room -= 1
+        Message(Kind.ITEM, epoch, place.ring, place.row, place.size).send(self._channel)
 
     def _listen_until_asked(self, epoch: int) -> None:
-        self._ring.say(Action.WAITING, epoch, 0)
+        self._status.say(Action.WAITING, epoch, 0)
         while self._asked_for < epoch:
             self._listen(wait=True)
 
@@ -259,7 +261,7 @@ class _Worker:
             wait = False
             message = Message.receive(self._channel)
             if message.kind is Kind.RELEASE:
-                self._slots.free.append(message.slot)
+                self._room += 1
             elif message.kind is Kind.RUN:
                 self._asked_for = message.epoch
                 self._epoch = max(self._epoch, message.epoch)

@@ -19,7 +19,9 @@ import torch
 from torch import fx
 
 from pantile.errors import Error, ExecutionError, combined
+from pantile.program.advice import advise, describe
 from pantile.program.program import Program, tag_of
+from pantile.program.spec import InputKind
 
 _FILE = "<pantile reference {}>"
 
@@ -61,11 +63,13 @@ class ReferenceExecutable:
                 node = self._writer.lines.get(trace.tb_lineno)
             trace = trace.tb_next
         if node is None:
-            return combined(ExecutionError, type(error))(str(error))
+            return combined(ExecutionError, type(error))(str(error), fix=advise(str(error), {}))
         operands = ", ".join(str(_spec(n.meta.get("val"))) for n in node.all_input_nodes)
+        given = {e.name: e.spec for e in self.program.inputs if e.kind is InputKind.ARGUMENT}
         return combined(ExecutionError, type(error))(
-            f"{node.target} failed: {error}\n  operands: {operands}",
-            fix=_advice(str(error)),
+            f"{node.target} failed: {error}\n  operands: {operands}\n"
+            f"  arguments of one micro-batch: {describe(given)}",
+            fix=advise(str(error), given),
             location=tag_of(node).source,
         )
 
@@ -181,12 +185,3 @@ def _spec(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return "?" if value is None else str(value)
-
-
-def _advice(message: str) -> str:
-    if "out of bounds" in message or "out of range" in message:
-        return (
-            "an index or label is outside its range: check the values passed in "
-            "(class labels run from 0 to C-1; ignore_index skips a sample)"
-        )
-    return "run the model on the CPU with these inputs to see the same error"

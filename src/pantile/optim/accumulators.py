@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pantile.errors import OptionTypeError
 
-_NARROW = (torch.float16, torch.bfloat16)
+NARROW = (torch.float16, torch.bfloat16)
 
 
 def check_accumulator_type(name: str, dtype: object) -> None:
@@ -34,7 +34,7 @@ def state_dtype(param: Tensor, requested: torch.dtype | None) -> torch.dtype:
     """The type of a state tensor: as requested, else the parameter's own but at least float32."""
     if requested is not None:
         return requested
-    return torch.float32 if param.dtype in _NARROW else param.dtype
+    return torch.float32 if param.dtype in NARROW else param.dtype
 
 
 def zeros_for(param: Tensor, requested: torch.dtype | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_NARROW = (torch.float16, torch.bfloat16)
+from pantile.optim.accumulators import NARROW
 
 
 def clip_by_global_norm(parameters: Sequence[Any], max_norm: float) -> None:
@@ -29,4 +29,4 @@ def clip_by_global_norm(parameters: Sequence[Any], max_norm: float) -> None:
 
 def _norm_dtype(gradient: Tensor) -> torch.dtype | None:
     # The sum of squares of a half tensor overflows long before its norm does.
-    return torch.float32 if gradient.dtype in _NARROW else None
+    return torch.float32 if gradient.dtype in NARROW else None

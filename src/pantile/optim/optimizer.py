@@ -117,7 +117,7 @@ class Optimizer(torch.optim.Optimizer):
                 if param.grad is not None:
                     yield group, param
 
-    def _mixes_types(self) -> bool:
+    def mixes_types(self) -> bool:
         """True if some state tensor is of another type than its parameter."""
         return any(
             self._state_dtype(param, name) != param.dtype
@@ -139,10 +139,12 @@ class Optimizer(torch.optim.Optimizer):
         self._state_source = source
         self.ipu_state_is_dirty = not self.host_state_is_dirty
 
-    def detach_state_source(self) -> None:
-        """Forget the executor. The state read last stays."""
+    def detach_state_source(self, *, upload_again: bool = False) -> None:
+        """Forget the executor. The state read last stays, for the next executor if asked to."""
         self._state_source = None
         self.ipu_state_is_dirty = False
+        if upload_again and self._ipu_state is not None:
+            self.host_state_is_dirty = True
 
     def device_state_changed(self) -> None:
         """The executor has run: what was read before is out of date."""
@@ -191,6 +193,7 @@ class Optimizer(torch.optim.Optimizer):
         self._restore_state_types(state_dict)
         if state_dict.get("ipu_state") is None and state_dict.get("ipu_param") is None:
             self.ipu_state_is_dirty = self._state_source is not None
+            self.host_state_is_dirty = False
             return
         self._ipu_state = dict(state_dict["ipu_state"] or {})
         self._ipu_param = dict(state_dict["ipu_param"] or {})

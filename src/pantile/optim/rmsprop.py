@@ -95,7 +95,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         self.use_tf_variant = bool(use_tf_variant)
 
     def _update_parameters(self) -> None:
-        if not self.use_tf_variant and not self._mixes_types():
+        if not self.use_tf_variant and not self.mixes_types():
             _torch_step(self)
             return
         for group, param in self._with_grad():

@@ -96,7 +96,7 @@ class SGD(Optimizer, torch.optim.SGD):
             )
 
     def _update_parameters(self) -> None:
-        if not self._mixes_types():
+        if not self.mixes_types():
             _torch_step(self)
             return
         for group, param in self._with_grad():

@@ -1,14 +1,14 @@
 """Which optimizers an executor takes.
 
-By default all of them: the update rule that is compiled is the optimizer's own `step`, whoever
-wrote it. Strict mode takes what PopTorch had a device rule for.
+By default all whose `step` can be recorded: the update rule that is compiled is the optimizer's
+own, whoever wrote it. Strict mode takes what PopTorch had a device rule for.
 """
 
 from __future__ import annotations
 
 import torch
 
-from pantile.errors import OptimizerTypeError
+from pantile.errors import OptimizerError, OptimizerTypeError
 from pantile.logging import logger
 from pantile.optim.adam import Adam, AdamW
 from pantile.optim.lamb import LAMB
@@ -34,6 +34,15 @@ def rule_name(optimizer: torch.optim.Optimizer) -> str:
     return type(optimizer).__name__
 
 
+def check_static(optimizer: torch.optim.Optimizer) -> None:
+    """Raise if the update of `optimizer` depends on a closure or on the values of its gradients."""
+    if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
+        raise OptimizerError(
+            f"{type(optimizer).__name__} cannot be part of a static graph",
+            fix="use one that needs no closure and no sparse gradients: SGD, Adam, AdamW, ...",
+        )
+
+
 def check_supported(optimizer: object, *, strict: bool) -> None:
     """Raise if `optimizer` cannot be compiled; in strict mode, if PopTorch would refuse it."""
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -42,6 +51,7 @@ def check_supported(optimizer: object, *, strict: bool) -> None:
             fix="pass an optimizer object such as poptorch.optim.SGD(model.parameters(), lr=0.01)",
         )
     if not strict:
+        check_static(optimizer)
         return
     if rule_name(optimizer) not in _RULES:
         names = ", ".join(

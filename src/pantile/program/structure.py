@@ -106,7 +106,7 @@ def _take_apart(value: Any, tensors: list[torch.Tensor]) -> Structure:
         return Custom(type(value), value, len(found))
     kind = pytree._get_node_type(value)
     node = pytree.SUPPORTED_NODES.get(kind)
-    if node is None:
+    if node is None or isinstance(value, torch.Size):  # pytree would build a plain tuple again
         return Constant(value)
     children, context = node.flatten_fn(value)
     return Container(kind, context, tuple(_take_apart(child, tensors) for child in children))

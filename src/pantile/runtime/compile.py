@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,12 +17,13 @@ from pantile.lowering.reference import ReferenceExecutable
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
 from pantile.passes.pipeline import run_passes
+from pantile.program.program import Program
 from pantile.program.spec import InputKind
-from pantile.runtime.compiled import Compiled
+from pantile.program.structure import Structure, flatten, unflatten
+from pantile.runtime.compiled import Compiled, Variant
+from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
 from pantile.runtime.progress import CompileProgress
-from pantile.runtime.reduction import Reduction
-from pantile.runtime.replica_groups import ReplicaGroups
-from pantile.runtime.training import OptimizerControl
+from pantile.runtime.substitution import substituted
 from pantile.runtime.weights import Weights
 
 if TYPE_CHECKING:
@@ -36,62 +38,68 @@ class Compiler:
         self._options = options
         self._training = training
         self.progress = CompileProgress(shown=options.show_compilation_progress_bar)
-        self.flags: tuple[bool, ...] = ()
         if options.engine_name != "reference":
             logger.info("this version has the reference engine only: %s", options.engine_name)
 
-    def read_flags(self) -> None:
-        """Take the module's train/eval flags for programs compiled from now on."""
-        self.flags = tuple(m.training for m in self._module.modules())
+    def read_flags(self) -> tuple[bool, ...]:
+        """The train/eval flags the module has now."""
+        return tuple(m.training for m in self._module.modules())
 
     def compile(
         self,
         bound: Bound,
-        signature: Signature,
         example: Sequence[torch.Tensor],
         weights: Weights,
-        *,
-        scaled: bool,
+        variant: Variant,
     ) -> Compiled:
         """Capture and lower the model for these arguments."""
-        # Tracing needs half a second of imports (sympy): at the first compilation, not before.
-        from pantile.capture.forward import Request, capture
-
-        if not self.flags:
-            self.read_flags()
         run_pre_compile_hooks()
         name = "training" if self._training else "inference"
         try:
-            with self.progress.compiling(name), self._with_flags():
+            with self.progress.compiling(name):
                 self.progress.phase("capture", 5)
-                captured = capture(
-                    Request(
-                        self._module,
-                        self._module,
-                        weights.device_state(),
-                        bound.structure,
-                        example,
-                        bound.names,
-                        training=self._training,
-                        strict=self._options.is_strict,
-                        loss_scaling=scaled,
-                    )
-                )
+                captured = self._capture(bound, example, weights, variant)
                 self.progress.phase("passes", 70)
-                program = run_passes(captured.program)
-                self._check_writes(captured, weights)
+                placement, program = self._placed(captured)
+                program = run_passes(program)
+                self._check(captured, program, weights)
                 self.progress.phase("lowering", 85)
                 executable = ReferenceExecutable(program)
         finally:
             run_post_compile_hooks()
-        return Compiled(signature, bound.values, captured, executable, self.flags)
+        weights.written(_written_state(captured))
+        call = bound.outline()
+        return Compiled(Signature.of(bound), call, captured, executable, variant, placement)
+
+    def _capture(
+        self, bound: Bound, example: Sequence[torch.Tensor], weights: Weights, variant: Variant
+    ) -> Captured:
+        # Tracing needs half a second of imports (sympy): at the first compilation, not before.
+        from pantile.capture.forward import Request, capture
+
+        call, structure = _merged_call(self._module, bound)
+        with self._with_flags(variant.flags), substituted():
+            return capture(
+                Request(
+                    call,
+                    self._module,
+                    weights.device_state(),
+                    structure,
+                    example,
+                    bound.names,
+                    training=self._training,
+                    strict=self._options.is_strict,
+                    loss_scaling=variant.scaled,
+                    constants={n: v for n, v in bound.values.items() if not flatten(v)[0]},
+                )
+            )
 
     @contextmanager
-    def _with_flags(self) -> Iterator[None]:
+    def _with_flags(self, flags: tuple[bool, ...]) -> Iterator[None]:
         """Capture with the train/eval flags of the first compilation."""
         modules = list(self._module.modules())
         before = [m.training for m in modules]
-        for module, flag in zip(modules, self.flags, strict=True):
+        for module, flag in zip(modules, flags, strict=True):
             module.training = flag
         try:
             yield
@@ -99,21 +107,24 @@ class Compiler:
             for module, flag in zip(modules, before, strict=True):
                 module.training = flag
 
-    def _check_writes(self, captured: Captured, weights: Weights) -> None:
-        written = [
-            entry.name
-            for entry, _ in captured.program.writes
-            if entry.kind in (InputKind.PARAMETER, InputKind.BUFFER)
-        ]
+    def _placed(self, captured: Captured) -> tuple[Placement, Program]:
+        strict, strategy = self._options.is_strict, self._options.execution_strategy
+        placement = place_blocks(captured.blocks, captured.activations, strategy, strict=strict)
+        check_placement(placement, self._options, training=self._training)
+        return placement, tag_stages(captured.program, placement, strict=strict)
+
+    def _check(self, captured: Captured, program: Program, weights: Weights) -> None:
         options = self._options
-        if options.is_strict and written and options.replication_factor > 1:
-            if options.broadcast_buffers:
+        if options.is_strict:
+            _check_zero_sized(program)
+            _warn_of_host_outputs(captured)
+            written = _written_state(captured)
+            if written and options.replication_factor > 1 and options.broadcast_buffers:
                 raise CaptureError(
                     "PopTorch does not support broadcasting buffers that the model modifies: "
                     + ", ".join(written),
                     fix="set Options.broadcastBuffers(False): each replica then has its own",
                 )
-        weights.written(written)
         if options.exists("updatable_named_buffers"):
             known = {e.name for e in weights.state.of_kind(InputKind.BUFFER)}
             unknown = [n for n in options.updatable_named_buffers if n not in known]
@@ -123,11 +134,40 @@ class Compiler:
                     fix=f"choose from {sorted(known)}",
                 )
 
-    def reduction(self, groups: ReplicaGroups, control: OptimizerControl | None) -> Reduction:
-        """How gradients are reduced, with the strategy as the optimizer demands it."""
-        return Reduction.of(
-            self._options,
-            None if control is None else control.accumulator_type,
-            groups.grouping(),
-            running=control is not None and control.needs_running_mean,
-        )
+
+def _merged_call(module: nn.Module, bound: Bound) -> tuple[Callable[..., Any], Structure]:
+    """How to call the module with each tensor once, also where one was passed twice."""
+    if bound.places == tuple(range(len(bound.tensors))):
+        return module, bound.structure
+
+    def call(*tensors: torch.Tensor) -> Any:
+        args, kwargs = unflatten(bound.structure, [tensors[place] for place in bound.places])
+        return module(*args, **kwargs)
+
+    return call, flatten((bound.tensors, {}))[1]
+
+
+def _written_state(captured: Captured) -> list[str]:
+    kinds = (InputKind.PARAMETER, InputKind.BUFFER)
+    return [entry.name for entry, _ in captured.program.writes if entry.kind in kinds]
+
+
+def _check_zero_sized(program: Program) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.numel() == 0:
+            raise CaptureError(
+                f"Zero-sized tensors are unsupported (got shape {list(value.shape)} "
+                f"from {node.name})",
+                fix="avoid empty tensors, or leave strict mode",
+            )
+
+
+def _warn_of_host_outputs(captured: Captured) -> None:
+    for leaf in captured.leaves:
+        if isinstance(leaf, torch.Tensor):
+            warnings.warn(
+                f"an output of shape {list(leaf.shape)} was expected to be on the IPU but is a "
+                "tensor of the host: it is returned as a constant",
+                stacklevel=2,
+            )

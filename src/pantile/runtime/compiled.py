@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pantile.capture.signature import Signature
+from pantile.capture.signature import Bound, Signature
 from pantile.lowering.executable import Executable
+from pantile.program.effects import is_random
 from pantile.program.program import Program
-from pantile.program.spec import Input, InputKind, OutputKind, TensorSpec
+from pantile.program.spec import InputKind, OutputKind, TensorSpec
 from pantile.program.structure import unflatten
-from pantile.runtime.weights import Weights
+from pantile.runtime.placement import Placement
+from pantile.runtime.weights import Weights, memory_of
 
 if TYPE_CHECKING:
     from pantile.capture.forward import Captured
+
+# A result that fills less than this part of its memory is copied, so that the rest can be freed.
+_SMALL_PART = 4
+_SMALL_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What else than its arguments a program depends on.
+
+    The train/eval flags, whether the loss is scaled, and the dtype of an autocast scope round the
+    call.
+    """
+
+    flags: tuple[bool, ...]
+    scaled: bool = False
+    autocast: torch.dtype | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,52 +44,86 @@ class Compiled:
     """The entry point of one micro-batch for one signature of the arguments."""
 
     signature: Signature
-    values: Mapping[str, Any]
+    call: Bound
     captured: Captured
     executable: Executable
-    flags: tuple[bool, ...]
+    variant: Variant
+    placement: Placement
 
     @property
     def program(self) -> Program:
         """The program that runs."""
         return self.executable.program
 
-    @property
+    @cached_property
     def gradients(self) -> dict[str, TensorSpec]:
         """What the program returns or accumulates as gradients, by parameter."""
         captured = self.captured.program.outputs_of(OutputKind.GRADIENT)
         return {out.name: out.spec for out in captured if isinstance(out.spec, TensorSpec)}
 
-    @property
+    @cached_property
     def user_outputs(self) -> int:
         """How many tensors of a run are the user's."""
         return len(self.program.outputs_of(OutputKind.USER))
+
+    @cached_property
+    def draws_random_numbers(self) -> bool:
+        """Whether a run takes numbers from a generator."""
+        program = self.program
+        return any(is_random(node, program.subgraphs) for node in program.graph.nodes)
+
+    @cached_property
+    def written_arguments(self) -> tuple[int, ...]:
+        """The tensors of a call that the program writes to."""
+        written = {e.name for e, _ in self.program.writes if e.kind is InputKind.ARGUMENT}
+        return tuple(i for i, name in enumerate(self.call.names) if name in written)
+
+    @cached_property
+    def _constants(self) -> frozenset[int]:
+        return frozenset(memory_of(tensor) for tensor in self.program.constants.values())
+
+    @cached_property
+    def _order(self) -> tuple[int, ...] | None:
+        """For each input of the program its place in [state, arguments, others]; None: the same."""
+        entries = self.captured.program.inputs
+        known = {(e.kind, e.name): i for i, e in enumerate(entries)}
+        order = tuple(known[e.kind, e.name] for e in self.program.inputs)
+        return None if order == tuple(range(len(entries))) else order
 
     def run(
         self,
         weights: Weights,
         arguments: Sequence[torch.Tensor],
         replica: int,
-        extra: Mapping[tuple[InputKind, str], Any],
+        extra: Sequence[Any] = (),
     ) -> tuple[Any, ...]:
         """Run one micro-batch of one replica."""
-        given = iter(arguments)
-        values = [self._value(entry, weights, given, replica, extra) for entry in self.program.inputs]
-        return self.executable.run(values)
+        values = [*weights.row(replica), *arguments, *extra]
+        order = self._order
+        return self.executable.run(values if order is None else [values[i] for i in order])
 
-    def _value(
-        self,
-        entry: Input,
-        weights: Weights,
-        arguments: Any,
-        replica: int,
-        extra: Mapping[tuple[InputKind, str], Any],
-    ) -> Any:
-        if entry.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            return weights.value(entry.name, replica)
-        if entry.kind is InputKind.ARGUMENT:
-            return next(arguments)
-        return extra[entry.kind, entry.name]
+    def own_outputs(
+        self, results: Sequence[Any], weights: Weights, arguments: Collection[int]
+    ) -> list[torch.Tensor]:
+        """The user's outputs, sharing memory with nothing that lives on.
+
+        `arguments` holds the memory of the call's arguments.
+        """
+        taken: set[int] = set()
+        owned = []
+        for result in results[: self.user_outputs]:
+            place = memory_of(result)
+            if (
+                place in taken
+                or place in weights.memory
+                or place in arguments
+                or place in self._constants
+                or _is_small_part(result)
+            ):
+                result = result.clone()
+            taken.add(place)
+            owned.append(result)
+        return owned
 
     def rebuild(self, tensors: Sequence[torch.Tensor]) -> Any:
         """What forward returned, with these tensors for the ones the graph computes."""
@@ -80,23 +134,14 @@ class Compiled:
         return unflatten(self.captured.structure, leaves)
 
 
-def own_copies(results: Sequence[Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of the results that share memory with nothing that lives on."""
-    taken = {_memory(tensor) for tensor in inputs}
-    copies = []
-    for result in results:
-        place = _memory(result)
-        if place in taken or result.untyped_storage().nbytes() > 4 * max(_bytes(result), 64):
-            result = result.clone()
-            place = _memory(result)
-        taken.add(place)
-        copies.append(result)
-    return copies
+def find(programs: Sequence[Compiled], signature: Signature, variant: Variant) -> Compiled | None:
+    """The program compiled for such a call, if there is one."""
+    for compiled in programs:
+        if compiled.variant == variant and compiled.signature.same_as(signature):
+            return compiled
+    return None
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _is_small_part(tensor: torch.Tensor) -> bool:
+    used = tensor.numel() * tensor.element_size()
+    return tensor.untyped_storage().nbytes() > _SMALL_PART * max(used, _SMALL_BYTES)

@@ -5,16 +5,15 @@
        └────────────────────────┴───────────────────────────────────────┘
 
 A call: bind the arguments → compile if the signature is new → attach → refresh weights → run →
-rebuild what forward returned.
+rebuild what forward returned. A call with plain tensors of known shapes skips the first steps.
 """
 
 from __future__ import annotations
 
-import copy
-import weakref
-from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import Any, NoReturn
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,22 +23,28 @@ from pantile.capture.signature import Binder, Bound, Signature, explain_mismatch
 from pantile.enums import ConnectionType, OutputMode
 from pantile.errors import Error, OfflineError, StateError
 from pantile.logging import logger
-from pantile.ops.module_text import module_repr
 from pantile.options import Options
-from pantile.runtime import instrument
+from pantile.runtime import instrument, ownership
 from pantile.runtime.compile import Compiler
-from pantile.runtime.compiled import Compiled
+from pantile.runtime.compiled import Compiled, Variant, find
+from pantile.runtime.counters import StepTimes
 from pantile.runtime.inputs import InputReader, Slicing
+from pantile.runtime.instrument_link import original_class
+from pantile.runtime.introspection import Introspection
 from pantile.runtime.optimizer import Update
-from pantile.runtime.outputs import Batching, OutputCollector
+from pantile.runtime.outputs import Batching, OutputCollector, check_period, finished
 from pantile.runtime.random import RandomStreams
+from pantile.runtime.reduction import Reduction
 from pantile.runtime.replica_groups import ReplicaGroups
-from pantile.runtime.step import StepRunner
+from pantile.runtime.routes import Routes
+from pantile.runtime.step import Machine, Step
 from pantile.runtime.training import OptimizerControl
 from pantile.runtime.weights import Weights
 
+_MANY_PROGRAMS = (16, 64, 256, 1024)
 
-class PoplarExecutor:
+
+class PoplarExecutor(Introspection):
     """Runs a model as a static program on software IPUs. Call it like the model."""
 
     def __init__(
@@ -53,177 +58,221 @@ class PoplarExecutor:
         self._training = training
         self._options = _own_options(options, training=training)
         self._strict: bool = self._options.is_strict
-        self._user_model = model
-        self._model = copy.copy(model)
-        self._binder = Binder(self._model.forward)
+        self._mode = OutputMode(self._options.output_mode)
         self._batching = Batching(
             self._options.device_iterations,
             self._options.Training.gradient_accumulation,
             self._options.replication_factor,
         )
-        self._reader = InputReader(Slicing.of(self._options), strict=self._strict)
+        check_period(self._mode, self._options.output_return_period, self._batching)
+        self._user_model = model
+        self._model = _shallow_copy(model)
+        self._binder = Binder(self._model.forward, merge=not self._options.pins_signature)
         seed = self._options.random_seed if self._options.exists("random_seed") else None
         self._random = RandomStreams(seed, self._batching.replicas)
+        self._times = StepTimes()
+        reader = InputReader(Slicing.of(self._options), strict=self._strict)
+        self._machine = Machine(self._batching, reader, self._random, self._times)
         self._groups = ReplicaGroups(self._batching.replicas)
         self._compiler = Compiler(self._model, self._options, training=training)
         self._control = OptimizerControl(self._options) if training else None
+        self._flags: tuple[bool, ...] | None = None
         self._compiled: list[Compiled] = []
+        self._routes = Routes(self._binder)
         self._weights: Weights | None = None
         self._update: Update | None = None
+        self._reduction: tuple[Any, Reduction] | None = None
         self._attached = False
         self._dirty = False
-        self._host_weights_version = 0
-        self._seen_version = -1
-        self._source = instrument.owner_of(model) if not training else None
+        self._lock = threading.RLock()
+        self._host_version = _HostVersion()
+        self._linked = not training and instrument.owner_of(model) is not None
+        self._seen: tuple[_HostVersion, int] = (self._host_version, 0)
         if training:
             self._wrap(optimizer)
 
     def _wrap(self, optimizer: torch.optim.Optimizer | None) -> None:
-        owner = _training_owners.get(self._user_model)
-        if owner is not None and owner() is not None:
-            from pantile.errors import AlreadyWrapped
-
-            raise AlreadyWrapped(
-                "the model has already been wrapped in a training executor",
-                fix="call model.destroy() on the executor that holds it, then wrap it again",
-            )
-        instrument.check_buffers(self._user_model)
         assert self._control is not None
+        instrument.check_buffers(self._user_model)
         if optimizer is None:
-            parameters = [p for p in self._user_model.parameters() if p.requires_grad]
-            optimizer = torch.optim.SGD(parameters or [torch.zeros(0)], lr=0.01)
+            # torch refuses an empty list; a model without parameters may run all the same.
+            parameters: list[torch.Tensor] = [*self._user_model.parameters()] or [torch.zeros(0)]
+            optimizer = torch.optim.SGD(parameters, lr=0.01)
         self._control.set(optimizer, compiled=False)
+        ownership.claim(self._user_model, self, offer_destroy=not self._strict)
         if self._strict:
-            instrument.instrument(self._user_model, self)
-        _training_owners[self._user_model] = weakref.ref(self)
+            try:
+                instrument.instrument(self._user_model, self)
+            except Error:
+                ownership.release(self._user_model, self)
+                raise
+
+    def __del__(self) -> None:
+        # Trained weights that only the device has must not be lost with it.
+        if self.__dict__.get("_dirty") and not sys.is_finalizing():
+            self.copyWeightsToHostIfNeeded()
 
     # Calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step: the arguments hold `B * D * G * R` samples on dim 0."""
         if self._options.connection_type == ConnectionType.Never:
-            raise OfflineError(
-                "a model cannot be run on an offline device",
-                fix="remove useOfflineIpuTarget() or ConnectionType.Never from the options",
-            )
-        bound = self._binder.bind(args, kwargs)
-        compiled, bound = self._compiled_for(bound)
-        if not self._attached:
-            self.attachToDevice()
-        self._refresh_weights()
-        return self._run(compiled, bound)
+            raise _offline("a model cannot be run on an offline device")
+        self._check_cycle_count()
+        if torch.is_inference_mode_enabled():
+            # State made inside inference mode could not be updated outside.
+            with torch.inference_mode(False), torch.no_grad():
+                return self._call(args, kwargs)
+        return self._call(args, kwargs)
 
-    def _run(self, compiled: Compiled, bound: Bound) -> Any:
-        mode, period = OutputMode(self._options.output_mode), self._options.output_return_period
-        collector = OutputCollector(mode, period, self._batching)
-        tensors = self._reader.prepare(bound)
-        runner = self._runner()
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._lock:
+            compiled, tensors = self._prepared(args, kwargs)
+            if not self._attached:
+                self.attachToDevice()
+            self._refresh_weights()
+            if compiled.variant.autocast is None:
+                return self._run(compiled, tensors)
+            # The casts are part of the program.
+            with torch.autocast("cpu", enabled=False):
+                return self._run(compiled, tensors)
+
+    def _run(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> Any:
+        assert self._weights is not None
+        collector = OutputCollector(self._mode, self._options.output_return_period, self._batching)
+        fed = self._machine.reader.prepare(compiled.call.names, tensors)
+        step = Step(self._machine, self._weights, compiled, fed, collector)
         if self._training:
             assert self._update is not None and self._control is not None
             self._control.before_run()
-            runner.train(compiled, tensors, collector, self._update)
-            self._control.after_run()
+            # Also when an op fails in the middle: what was updated until then must not be lost.
             self._dirty = self._resident
+            step.train(self._update, self._current_reduction())
+            self._control.after_run()
         else:
-            runner.infer(compiled, tensors, collector)
-        _write_back(compiled, bound, tensors)
-        outputs = [self._finished(tensor) for tensor in collector.gathered()]
+            step.infer()
+        self._weights.after_step()
+        for index in compiled.written_arguments:
+            if fed[index] is not tensors[index]:
+                with torch.no_grad():
+                    tensors[index].copy_(fed[index])
+        outputs = [finished(tensor, strict=self._strict) for tensor in collector.gathered()]
         return compiled.rebuild(outputs)
 
-    def _finished(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._strict and tensor.dtype in _NARROW_OUTPUTS:
-            tensor = tensor.to(_NARROW_OUTPUTS[tensor.dtype])
-        if self._training:
-            tensor.backward = _no_backward  # type: ignore[method-assign]
-        return tensor
-
-    def _runner(self) -> StepRunner:
-        assert self._weights is not None
-        reduction = self._compiler.reduction(self._groups, self._control)
-        return StepRunner(self._batching, self._reader, self._weights, self._random, reduction)
+    def _current_reduction(self) -> Reduction:
+        assert self._control is not None
+        kind, running = self._control.accumulator_type, self._control.needs_running_mean
+        if self._reduction is None or self._reduction[0] != (kind, running):
+            groups = self._groups.grouping()
+            reduction = Reduction.of(self._options, kind, groups, running=running)
+            self._reduction = ((kind, running), reduction)
+        return self._reduction[1]
 
     # Compiling
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments without running."""
-        bound = self._binder.bind(args, kwargs)
-        if self._compiled and self._options.pins_signature:
-            logger.warning("The model is already compiled: compile() is ignored.")
-            return
-        self._compiled_for(bound)
-        if not self._attached and self._options.connection_type == ConnectionType.Always:
-            self.attachToDevice()
+        with self._lock:
+            if self._compiled and self._options.pins_signature:
+                logger.warning("The model is already compiled: compile() is ignored.")
+                return
+            self._prepared(args, kwargs)
+            if not self._attached and self._options.connection_type == ConnectionType.Always:
+                self.attachToDevice()
 
-    def _compiled_for(self, bound: Bound) -> tuple[Compiled, Bound]:
-        """The compiled program for a call, compiled now if the call is of a new kind."""
-        self._drop_if_model_changed()
-        signature = Signature.of(bound)
-        found = self._find(signature)
-        if found is None and self._compiled:
-            bound = self._binder.align(self._compiled[0].values, bound)
-            signature = Signature.of(bound)
-            found = self._find(signature)
+    def _prepared(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Compiled, Sequence[torch.Tensor]]:
+        """The program for a call, compiled now if the call is of a new kind, and its tensors."""
+        if self._weights is not None and not self._weights.refresh():
+            self._look_again(self._weights)
+        variant = self._variant()
+        known = self._routes.find(args, kwargs, variant)
+        if known is not None:
+            return known
+        bound = self._binder.bind(args, kwargs)
+        compiled, bound = self._compiled_for(bound, variant)
+        self._routes.remember(args, kwargs, bound, compiled)
+        return compiled, bound.tensors
+
+    def _look_again(self, weights: Weights) -> None:
+        """The model holds other tensors: forget its programs, unless they were only exchanged.
+
+        While another executor captures the same model, on another thread, it holds fake ones.
+        """
+        from pantile.capture.forward import CAPTURE_LOCK
+
+        with CAPTURE_LOCK:
+            if not weights.refresh():
+                self._forget_programs()
+
+    def _variant(self) -> Variant:
+        flags = self._flags if self._flags is not None else self._compiler.read_flags()
+        scaled = self._control is not None and self._control.loss_scaling != 1.0
+        if self._strict and self._compiled:
+            scaled = self._compiled[0].variant.scaled
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        return Variant(flags, scaled, autocast)
+
+    def _compiled_for(self, bound: Bound, variant: Variant) -> tuple[Compiled, Bound]:
+        found = find(self._compiled, Signature.of(bound), variant)
         if found is not None:
             return found, bound
+        for known in self._compiled:
+            aligned = self._binder.align(known.call, bound)
+            found = find([known], Signature.of(aligned), variant)
+            if found is not None:
+                return found, aligned
         if self._compiled and self._options.pins_signature:
-            raise explain_mismatch(self._compiled[0].values, bound.values)
-        self._reader.check(bound)
-        self._compiled.append(self._compile(bound, signature))
+            raise explain_mismatch(self._compiled[0].call, bound)
+        self._machine.reader.check(bound)
+        self._compiled.append(self._compile(bound, variant))
+        if len(self._compiled) in _MANY_PROGRAMS:
+            logger.warning(
+                "%d programs were compiled for different arguments. A Python number that changes "
+                "from call to call is best passed as a tensor.",
+                len(self._compiled),
+            )
         return self._compiled[-1], bound
 
-    def _find(self, signature: Signature) -> Compiled | None:
-        flags = self._compiler.flags
-        for compiled in self._compiled:
-            if compiled.flags == flags and compiled.signature.same_as(signature):
-                return compiled
-        return None
+    def _compile(self, bound: Bound, variant: Variant) -> Compiled:
+        # Tracing needs half a second of imports (sympy): at the first compilation, not before.
+        from pantile.capture.forward import CAPTURE_LOCK
 
-    def _compile(self, bound: Bound, signature: Signature) -> Compiled:
-        if self._source is not None:
-            self._source.copyWeightsToHostIfNeeded()
-        with instrument.suspended(self._user_model), instrument.uninstrumented(self._user_model):
-            if self._weights is None:
-                state = self._groups.apply(ModuleState.of(self._model))
-                self._weights = Weights(
-                    state, resident=self._resident, replicas=self._batching.replicas
-                )
-            tensors = self._reader.prepare(bound)
-            example = self._reader.micro_batch(tensors, 0, 0, 0)
-            compiled = self._compiler.compile(
-                bound, signature, example, self._weights, scaled=self._is_scaled()
-            )
+        self._pull_from_others()
+        model = self._user_model
+        with CAPTURE_LOCK, instrument.suspended(model), instrument.uninstrumented(model):
+            weights = self._weights or self._new_weights()
+            fed = self._machine.reader.prepare(bound.names, bound.tensors)
+            example = self._machine.reader.micro_batch(fed, 0, 0, 0)
+            compiled = self._compiler.compile(bound, example, weights, variant)
             if self._training and self._update is None:
                 assert self._control is not None
-                self._update = Update(
-                    self._control.optimizer, self._weights, strict=self._strict
-                )
+                self._update = Update(self._control.optimizer, weights, strict=self._strict)
                 self._control.attach(self._update, self)
+        self._weights, self._flags = weights, variant.flags
         return compiled
 
-    def _is_scaled(self) -> bool:
-        return self._control is not None and self._control.loss_scaling != 1.0
+    def _new_weights(self) -> Weights:
+        return Weights(
+            self._groups.apply(ModuleState.of(self._model)),
+            resident=self._resident,
+            replicas=self._batching.replicas,
+            module=self._model,
+        )
 
     @property
     def _resident(self) -> bool:
         """Does the device have weights of its own?"""
         return self._strict
 
-    def _drop_if_model_changed(self) -> None:
+    def _forget_programs(self) -> None:
         """A parameter object replaced on the host means other state: compile again."""
-        if self._weights is None or self._resident:
-            return
-        state = self._groups.apply(ModuleState.of(self._model))
-        if not self._weights.matches(state):
-            self._compiled.clear()
-            self._weights = None
-            if self._update is not None and self._control is not None:
-                self._update = None
+        self._compiled.clear()
+        self._routes.clear()
+        self._weights = self._update = self._flags = self._reduction = None
 
     # State of the device
-
-    def isCompiled(self) -> bool:
-        """True once there is a compiled program."""
-        return bool(self._compiled)
 
     def isAttachedToDevice(self) -> bool:
         """True while the executor holds its (software) device."""
@@ -237,44 +286,40 @@ class PoplarExecutor:
                 "Device is already attached", fix="call detachFromDevice() before attaching again"
             )
         if self._options.connection_type == ConnectionType.Never:
-            raise OfflineError(
-                "trying to attach to an offline device",
-                fix="remove useOfflineIpuTarget() or ConnectionType.Never from the options",
-            )
-        self._attached = True
-        if self._resident and not self._dirty:
-            self._upload()
+            raise _offline("trying to attach to an IPU on an offline device")
+        with self._lock:
+            self._attached = True
+            if self._resident:
+                self._pull_from_others()
+                self._upload()
 
     def detachFromDevice(self) -> None:
         """Bring the state back to the host and release the device. The program is kept."""
         self._need_compiled()
         if not self._attached:
             raise StateError("Device is not attached", fix="call attachToDevice() or run the model")
-        if self._training:
+        with self._lock:
+            self._bring_back()
+            self._attached = False
+
+    def _bring_back(self) -> None:
+        if self._control is not None:
             self.copyWeightsToHostIfNeeded()
-            assert self._control is not None
             self._control.read_state()
-        self._attached = False
 
     def destroy(self) -> None:
         """Bring the state back, forget the programs, let the model go."""
-        if self._compiled and self._training:
-            self.copyWeightsToHostIfNeeded()
-            assert self._control is not None
-            self._control.read_state()
-            self._control.detach()
-        self._compiled.clear()
-        self._weights = self._update = None
-        self._attached = self._dirty = False
-        if self._training:
-            _training_owners.pop(self._user_model, None)
-            instrument.release(self._user_model)
-
-    def _need_compiled(self) -> None:
-        if not self._compiled:
-            raise StateError(
-                "the model has not been compiled", fix="call the model, or compile(...), first"
-            )
+        with self._lock:
+            if self._compiled:
+                self._bring_back()
+                if self._control is not None:
+                    self._control.detach()
+            self._forget_programs()
+            self._attached = self._dirty = False
+            if self._training:
+                ownership.release(self._user_model, self)
+                if instrument.owner_of(self._user_model) is self:
+                    instrument.release(self._user_model)
 
     # Weights
 
@@ -282,13 +327,20 @@ class PoplarExecutor:
         """Copy all parameters and buffers from the device to the host module."""
         self._need_compiled()
         assert self._weights is not None
-        with instrument.suspended(self._user_model):
+        with self._lock, instrument.suspended(self._user_model):
             self._weights.download()
-        self._dirty = False
-        self._host_weights_version += 1
+            self._dirty = False
+            self._host_version.count += 1
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Copy if training ran since the last time; True if it did."""
+        if not self._dirty:
+            return False
+        with self._lock:
+            return self._copy_once()
+
+    def _copy_once(self) -> bool:
+        # Another thread may have copied while this one waited for the lock.
         if not self._dirty:
             return False
         self.copyWeightsToHost()
@@ -297,8 +349,11 @@ class PoplarExecutor:
     def copyWeightsToDevice(self) -> None:
         """Copy all parameters and buffers from the host module to the device."""
         self._need_compiled()
-        self._dirty = False
-        self._upload()
+        with self._lock:
+            if self._control is not None:
+                self._control.read_state()
+            self._dirty = False
+            self._upload()
 
     def copyNamedBuffersToDevice(self) -> None:
         """Copy the buffers of `Options.updatableNamedBuffers` to the device."""
@@ -308,27 +363,43 @@ class PoplarExecutor:
                 "no updatable buffers are set",
                 fix="list them with Options.updatableNamedBuffers([...]) before wrapping",
             )
-        self._upload(self._options.updatable_named_buffers)
+        with self._lock:
+            self._upload(self._options.updatable_named_buffers)
 
     def _upload(self, names: list[str] | None = None) -> None:
         assert self._weights is not None
         with instrument.suspended(self._user_model):
             self._weights.upload(names)
 
+    def _pull_from_others(self) -> None:
+        """Let the host have what other executors trained before this one reads it."""
+        for owner in ownership.owners_of(self._user_model):
+            if owner is not self:
+                owner.copyWeightsToHostIfNeeded()
+                if isinstance(owner, PoplarExecutor):
+                    self._seen = (owner._host_version, owner._host_version.count)
+
     def _refresh_weights(self) -> None:
         """An inference executor takes over what its training executor changed."""
-        if self._training or self._source is None or not self._resident:
+        if self._training:
             return
-        self._source.copyWeightsToHostIfNeeded()
-        version = self._source.host_weights_version()
-        if version != self._seen_version:
-            if self._seen_version != -1 or version:
+        if not self._resident or self._linked:
+            owner = instrument.owner_of(self._user_model)
+            if owner is not None:
+                owner.copyWeightsToHostIfNeeded()
+            source = owner._host_version if isinstance(owner, PoplarExecutor) else self._seen[0]
+            latest = (source, source.count)
+            if self._resident and latest != self._seen:
                 self._upload()
-            self._seen_version = version
+            self._seen = latest
 
     def host_weights_version(self) -> int:
         """How often weights were copied to the host."""
-        return self._host_weights_version
+        return self._host_version.count
+
+    @property
+    def _host_weights_version(self) -> int:
+        return self._host_version.count
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """Load into the host module, and into the device if it is attached."""
@@ -337,88 +408,49 @@ class PoplarExecutor:
             self.copyWeightsToDevice()
         return result
 
-    # Optimizer
+    # Optimizer and mode
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Use the values of this optimizer from the next step on."""
         if self._control is None:
-            raise StateError("an inference model has no optimizer", fix="use poptorch.trainingModel")
-        self._control.set(optimizer, compiled=bool(self._compiled), update=self._update)
-
-    # Information
-
-    @property
-    def model(self) -> nn.Module:
-        """The wrapped module: the original for training, a shallow copy for inference."""
-        return self._user_model if self._training else self._model
-
-    @property
-    def options(self) -> Options:
-        """The executor's own, frozen options; the output mode is resolved."""
-        return self._options
-
-    @property
-    def rng_state(self) -> list[int]:
-        """The random state: assign it to resume, or to repeat, a run exactly."""
-        self._need_compiled()
-        return self._random.state
-
-    @rng_state.setter
-    def rng_state(self, state: list[int]) -> None:
-        self._need_compiled()
-        self._random.state = state
-
-    @property
-    def per_replica_params(self) -> dict[str, Any]:
-        """Parameters with a value per group of replicas."""
-        return self._groups.chosen
-
-    def compilationTime(self) -> timedelta:
-        """How long the latest compilation took."""
-        elapsed = self._compiler.progress.elapsed
-        if not self._compiled or elapsed is None:
-            raise Error(
-                "there is no compilation time yet", fix="compile the model before asking for it"
+            raise StateError(
+                "an inference model has no optimizer", fix="wrap it with poptorch.trainingModel"
             )
-        if self._strict and not self._options.show_compilation_progress_bar:
-            raise Error(
-                "the compilation was not timed",
-                fix="set showCompilationProgressBar(True) in the options",
-            )
-        return elapsed
+        with self._lock:
+            self._control.set(optimizer, compiled=bool(self._compiled), update=self._update)
 
     def train(self, mode: bool = True) -> PoplarExecutor:
-        """Put the model in training (or evaluation) mode; the next call compiles for it."""
-        self._model.train(mode)
-        self._user_model.training = mode
-        self._compiler.read_flags()
+        """Put the model in training (or evaluation) mode; the next call compiles for it.
+
+        In strict mode only the host model changes: a compiled program keeps its mode.
+        """
+        self._user_model.train(mode)
+        if not self._strict:
+            self._model.training = mode
+            self._flags = self._compiler.read_flags()
+            self._routes.clear()
         return self
 
     def eval(self) -> PoplarExecutor:
         """Put the model in evaluation mode; the next call compiles for it."""
         return self.train(False)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_user_model" not in self.__dict__:
-            raise AttributeError(name)
-        value = getattr(self._user_model, name)
-        if isinstance(value, nn.Parameter) and name in self._user_model._parameters:
-            return self._groups.offer(name, value, compiled=bool(self._compiled))
-        return value
 
-    def __repr__(self) -> str:
-        return module_repr(self._user_model)
+def _shallow_copy(model: nn.Module) -> nn.Module:
+    """The same parameters, buffers and children under a module object of its own.
+
+    Not `copy.copy`: a model may define what of it is copied or pickled.
+    """
+    twin: nn.Module = object.__new__(original_class(type(model)))
+    twin.__dict__.update(vars(model))
+    return twin
 
 
-_NARROW_OUTPUTS = {
-    torch.int64: torch.int32,
-    torch.float64: torch.float32,
-    torch.bfloat16: torch.float32,
-}
+class _HostVersion:
+    """Counts the copies of weights to the host; it outlives the executor that makes them."""
 
-_training_owners: weakref.WeakKeyDictionary[nn.Module, Callable[[], PoplarExecutor | None]] = (
-    weakref.WeakKeyDictionary()
-)
+    def __init__(self) -> None:
+        self.count = 0
 
 
 def _own_options(options: Options, *, training: bool) -> Options:
@@ -431,17 +463,7 @@ def _own_options(options: Options, *, training: bool) -> Options:
     return own
 
 
-def _no_backward(*_: Any, **__: Any) -> NoReturn:
-    raise Error(
-        "backward() cannot be called explicitly on the output of a training model",
-        fix="remove the call: the step has already computed gradients and updated the weights",
+def _offline(message: str) -> OfflineError:
+    return OfflineError(
+        message, fix="remove useOfflineIpuTarget() or ConnectionType.Never from the options"
     )
-
-
-def _write_back(compiled: Compiled, bound: Bound, tensors: list[torch.Tensor]) -> None:
-    """In-place changes of an argument reach the caller's tensor, also where a copy was fed."""
-    written = {entry.name for entry, _ in compiled.program.writes}
-    for name, original, fed in zip(bound.names, bound.tensors, tensors, strict=True):
-        if name in written and original.data_ptr() != fed.data_ptr():
-            with torch.no_grad():
-                original.copy_(fed)

@@ -17,7 +17,7 @@ from pantile.enums import CommGroupType
 from pantile.errors import BatchError, InputMismatch
 from pantile.logging import logger
 from pantile.options import Options
-from pantile.program.structure import Constant, Container, Structure
+from pantile.program.structure import Constant, Container, Structure, flatten
 
 _NARROWED = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
 
@@ -77,7 +77,9 @@ class InputReader:
                     f"argument {name!r} is a NumPy {type(value).__name__}, not a tensor",
                     fix=f"pass torch.as_tensor({name})",
                 )
-        _check_constants(bound.structure)
+            _check_constants(name, flatten(value)[1])
+        if self._strict and any(isinstance(value, dict) for value in bound.values.values()):
+            self._warn("dict", "Dictionary inputs have only partial support in PopTorch.")
 
     def _check_rows(self, name: str, tensor: torch.Tensor) -> None:
         rows = tensor.shape[0] if tensor.dim() else 1
@@ -97,9 +99,20 @@ class InputReader:
                 fix="skip empty batches, or use drop_last=True",
             )
 
-    def prepare(self, bound: Bound) -> list[torch.Tensor]:
+    def prepare(self, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors as the device reads them: detached, contiguous, narrowed if strict."""
-        return [self._ready(n, t) for n, t in zip(bound.names, bound.tensors, strict=True)]
+        return [
+            tensor if self._is_ready(tensor) else self._ready(name, tensor)
+            for name, tensor in zip(names, tensors, strict=True)
+        ]
+
+    def _is_ready(self, tensor: torch.Tensor) -> bool:
+        return (
+            type(tensor) is torch.Tensor
+            and not tensor.requires_grad
+            and tensor.is_contiguous()
+            and not (self._strict and tensor.dtype in _NARROWED)
+        )
 
     def _ready(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.requires_grad:
@@ -126,13 +139,24 @@ class InputReader:
 
     def micro_batch(
         self, tensors: Sequence[torch.Tensor], iteration: int, step: int, replica: int
-    ) -> list[torch.Tensor]:
+    ) -> Sequence[torch.Tensor]:
         """The slice one replica reads at a given time."""
         parts = self._slicing.parts
         if parts == 1:
-            return list(tensors)
+            return tensors
         part = self._slicing.part(iteration, step, replica)
         return [_rows(tensor, part, parts) for tensor in tensors]
+
+    def originals(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What replicas that share rows with an earlier one read, if the program writes to them."""
+        if self._slicing.group_size == 1:
+            return tensors
+        return [tensor.clone() for tensor in tensors]
+
+    def is_first_reader(self, replica: int) -> bool:
+        """Is this replica the one of its group whose in-place changes the caller sees?"""
+        place = self._slicing.part(0, 0, replica)
+        return all(self._slicing.part(0, 0, r) != place for r in range(replica))
 
 
 def _rows(tensor: torch.Tensor, part: int, parts: int) -> torch.Tensor:
@@ -141,6 +165,11 @@ def _rows(tensor: torch.Tensor, part: int, parts: int) -> torch.Tensor:
 
 
 def _check_tensor(name: str, tensor: torch.Tensor) -> None:
+    if tensor.is_nested:
+        raise InputMismatch(
+            f"argument {name!r} is a nested tensor; inputs must be dense",
+            fix=f"pass torch.nested.to_padded_tensor({name}, 0.0)",
+        )
     if tensor.layout is not torch.strided:
         raise InputMismatch(
             f"argument {name!r} is a {tensor.layout} tensor; inputs must be dense",
@@ -160,13 +189,14 @@ def _check_tensor(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _check_constants(structure: Structure) -> None:
+def _check_constants(name: str, structure: Structure) -> None:
     match structure:
         case Constant(value) if isinstance(value, (np.ndarray, np.generic)):
             raise InputMismatch(
-                "an argument holds a NumPy array; only tensors are fed to the device",
+                f"argument {name!r} holds a NumPy {type(value).__name__}; only tensors are fed to "
+                "the device",
                 fix="convert it with torch.as_tensor",
             )
         case Container(_, _, children):
             for child in children:
-                _check_constants(child)
+                _check_constants(name, child)

@@ -34,6 +34,7 @@ __all__ = [
     "WeightOwner",
     "check_buffers",
     "instrument",
+    "links_under",
     "owner_of",
     "plain",
     "release",
@@ -89,7 +90,7 @@ def owner_of(module: nn.Module) -> WeightOwner | None:
 @contextmanager
 def suspended(module: nn.Module) -> Iterator[None]:
     """Let this thread touch the weights of `module` without any pull, inside."""
-    with suspend({watch for link in _links_under(module) for watch in link.watches}):
+    with suspend({watch for link in links_under(module) for watch in link.watches}):
         yield
 
 
@@ -100,7 +101,7 @@ def uninstrumented(module: nn.Module) -> Iterator[None]:
     Capture needs it: fake tensors are made from plain parameters only. Owners stay owners, and
     the instrumentation returns at the end, also for a class that was swapped inside.
     """
-    links = list(_links_under(module))
+    links = list(links_under(module))
     with lock:
         for link in links:
             link.undress()
@@ -148,7 +149,8 @@ def _named_tensors(module: nn.Module, *slots: str) -> Iterator[tuple[str, torch.
                     yield f"{prefix}.{name}" if prefix else name, tensor
 
 
-def _links_under(module: nn.Module) -> Iterator[Link]:
+def links_under(module: nn.Module) -> Iterator[Link]:
+    """The links of the module, its children and their tensors, where they are instrumented."""
     tensors = (tensor for _, tensor in _named_tensors(module, "_parameters", "_buffers"))
     for obj in (*module.modules(), *tensors):
         link = link_of(obj)

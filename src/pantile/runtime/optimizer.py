@@ -1,5 +1,9 @@
 """The optimizer of a training executor: which update program runs, on which state.
 
+    optimizer ──Layout still holds? ──yes──► Feed ──► guards hold? ──yes──► run
+                       │ no                              │ no
+                       └──────► a program of this structure, traced now if there is none ──► run
+
 By default the user's optimizer object *is* the device's: its hyper-parameters are read at every
 step, its state lives in `optimizer.state`, ready to be saved or loaded with plain torch. In strict
 mode the device has its own copy, refreshed by `setOptimizer`.
@@ -9,27 +13,52 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from pantile.capture.hyper import UpdateProgram, UpdateRequest, state_name, structure_of
-from pantile.errors import ForeignParameter
-from pantile.lowering.reference import ReferenceExecutable, guards_hold
+from pantile.capture.hyper import UpdateProgram, UpdateRequest, structure_of
+from pantile.errors import ForeignParameter, OptimizerError
+from pantile.lowering.reference import ReferenceExecutable
+from pantile.optim import AdamW
+from pantile.optim.accumulators import NARROW
 from pantile.passes.pipeline import run_passes
-from pantile.program.spec import Input, InputKind, TensorSpec
+from pantile.program.spec import TensorSpec
+from pantile.runtime.update_guards import UpdateGuards
+from pantile.runtime.update_values import Feed, Layout
 from pantile.runtime.weights import Weights
+
+_MOST_VARIANTS = 32
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What an update is of, besides the optimizer: gradients, divisor, whether they are scaled."""
+
+    gradients: tuple[str, ...]
+    divisor: int
+    scaled: bool
 
 
 @dataclass(frozen=True, eq=False)
 class _Variant:
+    """One traced update."""
+
+    kind: _Kind
     update: UpdateProgram
-    gradients: tuple[str, ...]
-    divisor: int
-    scaled: bool
     executable: ReferenceExecutable
+    guards: UpdateGuards
+
+
+@dataclass(frozen=True, eq=False)
+class _Current:
+    """The update of the last step, and what it was chosen for."""
+
+    variant: _Variant
+    layout: Layout
+    feed: Feed
 
 
 class Update:
@@ -39,19 +68,25 @@ class Update:
         self._weights = weights
         self._strict = strict
         self._variants: list[_Variant] = []
-        self.names = {id(e.tensor): e.name for e in weights.state.entries}
+        self._current: _Current | None = None
+        self._tensors = {entry.name: entry.tensor for entry in weights.state.entries}
+        self.names = {id(tensor): name for name, tensor in self._tensors.items()}
+        #: Gradients of half parameters are accumulated in float32, unless asked otherwise.
+        self.has_narrow = any(weights.whole(name).dtype in NARROW for name in self._tensors)
         self.captures = 0
-        self._bind(optimizer)
+        self.bound = self._bind(optimizer)
 
-    def _bind(self, optimizer: torch.optim.Optimizer) -> None:
+    def _bind(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """The optimizer whose values and state are used."""
         self._check_parameters(optimizer)
         self.user = optimizer
-        self.bound = _detached(optimizer) if self._strict else optimizer
+        self._current = None
+        return _detached(optimizer) if self._strict else optimizer
 
     def _check_parameters(self, optimizer: torch.optim.Optimizer) -> None:
         for index, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
-                if id(parameter) not in self.names:
+                if id(parameter) not in self.names and parameter.numel():
                     raise ForeignParameter(
                         f"parameter {position} of group {index} of the optimizer, of shape "
                         f"{list(parameter.shape)}, does not belong to the wrapped model",
@@ -60,105 +95,135 @@ class Update:
 
     def replace(self, optimizer: torch.optim.Optimizer) -> None:
         """Use another optimizer's values; state goes on where the rule is the same."""
-        if optimizer is self.user and not self._strict:
+        if self._strict:
+            self._take_values(optimizer)
+            return
+        if optimizer is self.user:
             self._check_parameters(optimizer)
             return
-        old = self.bound
-        self._bind(optimizer)
-        if type(old) is type(optimizer) and not self.bound.state:
+        old, self.bound = self.bound, self._bind(optimizer)
+        if type(old) is type(optimizer) and not optimizer.state:
             for parameter, state in list(old.state.items()):
-                self.bound.state[parameter] = state
-                if not self._strict:
-                    old.state[parameter] = {k: _copied(v) for k, v in state.items()}
+                optimizer.state[parameter] = state
+                old.state[parameter] = {k: _copied(v) for k, v in state.items()}
+
+    def _take_values(self, optimizer: torch.optim.Optimizer) -> None:
+        """PopTorch's rule: the groups stay as they were compiled, only their values are new."""
+        old = self.bound
+        if len(optimizer.param_groups) != len(old.param_groups):
+            raise OptimizerError(
+                f"optimizer has {len(optimizer.param_groups)} parameter groups; the model was "
+                f"compiled with {len(old.param_groups)}",
+                fix="pass an optimizer with the same groups, or call destroy() and compile again",
+            )
+        self.bound = self._bind(optimizer)
+        for new, group in zip(self.bound.param_groups, old.param_groups, strict=True):
+            new["params"] = group["params"]
+        if type(old) is type(optimizer):
+            self.bound.__dict__["state"] = old.state
 
     @property
     def loss_scaling(self) -> float:
         """The factor on the loss gradient."""
         return float(getattr(self.bound, "loss_scaling", None) or 1.0)
 
+    # Running
+
     def apply(self, gradients: Mapping[str, torch.Tensor], *, divisor: int, scaled: bool) -> None:
         """One weight update."""
-        variant, values = self._variant(gradients, divisor, scaled)
-        results = variant.executable.run(values)
-        for output, result in zip(variant.executable.program.outputs, results, strict=True):
+        self._run_hooks("_optimizer_step_pre_hooks")
+        executable, values = self.prepared(gradients, divisor, scaled)
+        results = executable.run(values)
+        for output, result in zip(executable.program.outputs, results, strict=True):
             key, _, name = output.name.partition("/")
-            self.bound.state[self._parameter(name)][key] = result.clone()
+            self.bound.state[self._tensors[name]][key] = result.clone()
         # Schedulers warn when they believe that no step was taken.
         self.user._opt_called = True  # type: ignore[attr-defined]
+        self._run_hooks("_optimizer_step_post_hooks")
 
-    def _parameter(self, name: str) -> torch.Tensor:
-        return next(e.tensor for e in self._weights.state.entries if e.name == name)
+    def _run_hooks(self, which: str) -> None:
+        """The user's step hooks, as around `optimizer.step()`; on a device there are none."""
+        hooks = getattr(self.user, which, None)
+        if hooks and not self._strict:
+            for hook in list(hooks.values()):
+                hook(self.user, (), {})
 
-    def _variant(
+    def prepared(
         self, gradients: Mapping[str, torch.Tensor], divisor: int, scaled: bool
-    ) -> tuple[_Variant, list[Any]]:
+    ) -> tuple[ReferenceExecutable, Sequence[Any]]:
+        """The program of this update and its inputs."""
+        current = self._current
+        kind = _Kind(tuple(gradients), divisor, scaled)
+        if (
+            current is not None
+            and current.variant.kind == kind
+            and current.layout.still_holds(self.bound)
+        ):
+            values = self._values(current.feed, gradients)
+            if current.variant.guards.hold(values):
+                return current.variant.executable, values
+        return self._choose(gradients, kind)
+
+    def _values(self, feed: Feed, gradients: Mapping[str, torch.Tensor]) -> Sequence[Any]:
+        return feed.values(self.bound, self._weights, gradients, self.loss_scaling)
+
+    def _choose(
+        self, gradients: Mapping[str, torch.Tensor], kind: _Kind
+    ) -> tuple[ReferenceExecutable, Sequence[Any]]:
+        """Look for a known program of the present structure; trace one if there is none."""
+        self._current = None
+        self._check_parameters(self.bound)
         structure = structure_of(self.bound, self.names)
-        names = tuple(gradients)
         for variant in self._variants:
-            known = (variant.gradients, variant.divisor, variant.scaled)
-            if known == (names, divisor, scaled) and variant.update.structure == structure:
-                values = self._values(variant.update, gradients)
-                if guards_hold(variant.executable.program, values):
-                    return variant, values
-        variant = self._capture(gradients, divisor, scaled)
-        self._variants.append(variant)
-        return variant, self._values(variant.update, gradients)
+            if variant.kind == kind and variant.update.structure == structure:
+                feed = self._feed(variant)
+                values = self._values(feed, gradients)
+                if variant.guards.hold(values):
+                    return self._keep(variant, feed), values
+        variant = self._capture(gradients, kind)
+        feed = self._feed(variant)
+        return self._keep(variant, feed), self._values(feed, gradients)
 
-    def _capture(
-        self, gradients: Mapping[str, torch.Tensor], divisor: int, scaled: bool
-    ) -> _Variant:
+    def _feed(self, variant: _Variant) -> Feed:
+        return Feed(variant.update, variant.executable.program, self.bound, self.names)
+
+    def _keep(self, variant: _Variant, feed: Feed) -> ReferenceExecutable:
+        """Make this the variant to try first; forget those not used for long."""
+        others = [v for v in self._variants if v is not variant]
+        self._variants = [variant, *others][:_MOST_VARIANTS]
+        self._current = _Current(variant, Layout(self.bound), feed)
+        return variant.executable
+
+    def _capture(self, gradients: Mapping[str, torch.Tensor], kind: _Kind) -> _Variant:
         # Imported late for the same reason as in compile.py: tracing needs sympy.
         from pantile.capture.optimizer import capture_update
 
-        specs = {name: TensorSpec.of(g) for name, g in gradients.items() if name in self._known()}
-        request = UpdateRequest(self.bound, self.names, specs, divisor, scaled)
+        known = {self.names[id(p)] for g in self.bound.param_groups for p in g["params"]}
+        request = UpdateRequest(
+            self.bound,
+            self.names,
+            {name: TensorSpec.of(g) for name, g in gradients.items() if name in known},
+            kind.divisor,
+            kind.scaled,
+            {name: self._weights.whole(name) for name in known},
+        )
         update = capture_update(request)
         self.captures += 1
         program = run_passes(update.program)
-        return _Variant(update, tuple(gradients), divisor, scaled, ReferenceExecutable(program))
-
-    def _known(self) -> set[str]:
-        return {self.names[id(p)] for g in self.bound.param_groups for p in g["params"]}
-
-    def _values(self, update: UpdateProgram, gradients: Mapping[str, torch.Tensor]) -> list[Any]:
-        hypers = {hyper.name: hyper for hyper in update.hypers}
-        state = {
-            state_name(key, self.names[id(parameter)]): value
-            for parameter, entries in self.bound.state.items()
-            for key, value in entries.items()
-        }
-        return [self._value(e, hypers, state, gradients) for e in update.program.inputs]
-
-    def _value(
-        self,
-        entry: Input,
-        hypers: Mapping[str, Any],
-        state: Mapping[str, Any],
-        gradients: Mapping[str, torch.Tensor],
-    ) -> Any:
-        match entry.kind:
-            case InputKind.PARAMETER:
-                return self._weights.whole(entry.name)
-            case InputKind.GRADIENT:
-                return gradients[entry.name]
-            case InputKind.OPTIMIZER:
-                return state[entry.name]
-        if entry.name == "loss_scaling":
-            return torch.tensor(self.loss_scaling)
-        return hypers[entry.name].read(self.bound)
+        return _Variant(kind, update, ReferenceExecutable(program), UpdateGuards(program))
 
 
 def _detached(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """A copy with its own hyper-parameters and state, over the same parameters."""
+    """A copy with its own hyper-parameters and no state, over the same parameters."""
     twin = copy.copy(optimizer)
     twin.__dict__["param_groups"] = [
-        {k: (v if k == "params" else copy.copy(v)) for k, v in group.items()}
+        {k: (list(v) if k == "params" else _copied(v)) for k, v in group.items()}
         for group in optimizer.param_groups
     ]
-    twin.__dict__["state"] = defaultdict(
-        dict,
-        {p: {k: _copied(v) for k, v in s.items()} for p, s in optimizer.state.items()},
-    )
+    twin.__dict__["state"] = defaultdict(dict)
+    if isinstance(twin, AdamW):
+        # PopTorch accepts bias_correction=False and corrects all the same.
+        twin.bias_correction = True
     return twin
 
 

@@ -10,13 +10,21 @@ With one result the output keeps its shape; with n of them a 0-d output becomes 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 
 from pantile.enums import OutputMode
-from pantile.errors import OptionError
+from pantile.errors import Error, OptionError
+
+_NARROWED = {
+    torch.int64: torch.int32,
+    torch.float64: torch.float32,
+    torch.bfloat16: torch.float32,
+}
 
 
 @dataclass(frozen=True)
@@ -32,17 +40,25 @@ class Batching:
         """Micro-batches of one step, over all replicas."""
         return self.iterations * self.accumulation * self.replicas
 
+    def is_last(self, iteration: int, step: int) -> bool:
+        """Is this the last micro-batch of a replica in the step?"""
+        return iteration == self.iterations - 1 and step == self.accumulation - 1
+
+
+def check_period(mode: OutputMode, period: int, batching: Batching) -> None:
+    """Refuse a return period that leaves a rest of device iterations."""
+    if mode is OutputMode.EveryN and batching.iterations % period:
+        raise OptionError(
+            f"outputMode(EveryN, {period}): the period must divide deviceIterations "
+            f"({batching.iterations})",
+            fix=f"use a divisor of {batching.iterations}",
+        )
+
 
 class OutputCollector:
     """Gathers the outputs of one step."""
 
     def __init__(self, mode: OutputMode, period: int, batching: Batching) -> None:
-        if mode is OutputMode.EveryN and batching.iterations % period:
-            raise OptionError(
-                f"outputMode(EveryN, {period}): the period must divide deviceIterations "
-                f"({batching.iterations})",
-                fix=f"use a divisor of {batching.iterations}",
-            )
         self._mode, self._period, self._batching = mode, period, batching
         self._kept: list[Sequence[torch.Tensor]] = []
         self._sums: list[list[torch.Tensor] | None] = [None] * batching.replicas
@@ -50,11 +66,16 @@ class OutputCollector:
     def wants(self, iteration: int, step: int) -> bool:
         """Will the results of this micro-batch be returned?"""
         if self._mode is OutputMode.Final:
-            last = self._batching
-            return iteration == last.iterations - 1 and step == last.accumulation - 1
+            return self._batching.is_last(iteration, step)
         if self._mode is OutputMode.EveryN:
             return (iteration + 1) % self._period == 0
         return True
+
+    def returns(self, iteration: int, step: int) -> bool:
+        """Does this micro-batch complete a result? A sum is complete after the last one."""
+        if self._mode is OutputMode.Sum:
+            return self._batching.is_last(iteration, step)
+        return self.wants(iteration, step)
 
     def add(self, replica: int, results: Sequence[torch.Tensor]) -> None:
         """Keep the results of one micro-batch; they are the collector's own tensors."""
@@ -81,3 +102,35 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     if parts[0].dim() == 0:
         return torch.stack(list(parts))
     return torch.cat(list(parts))
+
+
+class _NoBackward:
+    """The `backward` of a returned tensor.
+
+    In a file it becomes an empty OrderedDict, which `torch.load` accepts: a saved loss must not
+    need this package to be read.
+    """
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise Error(
+            "backward() cannot be called explicitly on the output of a model on an IPU",
+            fix="remove the call: a training step has already computed gradients and updated the "
+            "weights",
+        )
+
+    def __deepcopy__(self, memo: Any) -> _NoBackward:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (OrderedDict, ())
+
+
+_no_backward = _NoBackward()
+
+
+def finished(tensor: torch.Tensor, *, strict: bool) -> torch.Tensor:
+    """A returned tensor: narrowed as the device would in strict mode, and not differentiable."""
+    if strict and tensor.dtype in _NARROWED:
+        tensor = tensor.to(_NARROWED[tensor.dtype])
+    tensor.backward = _no_backward  # type: ignore[method-assign]
+    return tensor

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,7 +21,7 @@ class CompileProgress:
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._bar: tqdm[None] | None = None
+        self._bar: Any = None
         self.elapsed: timedelta | None = None
 
     @contextmanager

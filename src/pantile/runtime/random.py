@@ -9,12 +9,17 @@ is three kinds of numbers, so it can be saved, restored and resumed exactly.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from pantile.errors import StateError
+
+# torch has one generator for the CPU. While one executor has its own state in it, no other program
+# of ours may draw from it.
+_generator_in_use = threading.RLock()
 
 
 class RandomStreams:
@@ -27,16 +32,17 @@ class RandomStreams:
     @contextmanager
     def micro_batch(self, replica: int) -> Iterator[None]:
         """Draws inside belong to the next micro-batch of this replica."""
-        if self._seed is None:
-            yield
-            return
-        outside = torch.get_rng_state()
-        torch.default_generator.manual_seed(self._derive(replica, self._counters[replica]))
-        self._counters[replica] += 1
-        try:
-            yield
-        finally:
-            torch.set_rng_state(outside)
+        with _generator_in_use:
+            if self._seed is None:
+                yield
+                return
+            outside = torch.get_rng_state()
+            torch.default_generator.manual_seed(self._derive(replica, self._counters[replica]))
+            self._counters[replica] += 1
+            try:
+                yield
+            finally:
+                torch.set_rng_state(outside)
 
     def _derive(self, replica: int, counter: int) -> int:
         text = f"{self._seed}/{replica}/{counter}".encode()
@@ -51,7 +57,8 @@ class RandomStreams:
 
     @state.setter
     def state(self, values: list[int]) -> None:
-        if self._seed is None and len(values) > 1 + len(self._counters):
+        generator = torch.get_rng_state().numel()
+        if self._seed is None and len(values) == 1 + generator:
             torch.set_rng_state(torch.tensor(values[1:], dtype=torch.uint8))
             return
         if len(values) != 1 + len(self._counters):

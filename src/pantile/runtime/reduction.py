@@ -21,7 +21,7 @@ from pantile.program.spec import TensorSpec
 
 @dataclass(frozen=True)
 class Grouping:
-    """Parameters of which each group of replicas has its own: parameter name -> group of replica."""
+    """Parameters of which each group of replicas has its own: name -> group of each replica."""
 
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -76,23 +76,28 @@ class Accumulators:
     def __init__(self, reduction: Reduction, gradients: Mapping[str, TensorSpec]) -> None:
         self._reduction = reduction
         self._names = tuple(gradients)
-        self._sums: list[dict[str, torch.Tensor]] = [{} for _ in range(reduction.replicas)]
+        self._sums: list[Mapping[str, torch.Tensor]] = [{} for _ in range(reduction.replicas)]
 
     def add(self, replica: int, step: int, gradients: Mapping[str, torch.Tensor]) -> None:
         """Add the gradients of micro-batch `step` of a replica."""
-        sums, count = self._sums[replica], step + 1
-        single = self._reduction.accumulation == 1
-        for name, gradient in gradients.items():
-            dtype = self._reduction.accumulator_type
-            if dtype is not None and gradient.is_floating_point():
-                gradient = gradient.to(dtype)
-            if name not in sums:
-                # The first gradient is the sum. Alone it is used as it is; else it is written to.
-                sums[name] = gradient if single else gradient.clone()
-            elif self._reduction.running and self._reduction.mean:
-                sums[name].mul_((count - 1) / count).add_(gradient, alpha=1 / count)
-            else:
-                sums[name].add_(gradient)
+        dtype = self._reduction.accumulator_type
+        if dtype is not None:
+            gradients = {
+                n: g.to(dtype) if g.is_floating_point() else g for n, g in gradients.items()
+            }
+        if self._reduction.accumulation == 1:
+            # A single gradient is used as it is.
+            self._sums[replica] = gradients
+        elif step == 0:
+            self._sums[replica] = {name: g.clone() for name, g in gradients.items()}
+        elif self._reduction.running and self._reduction.mean:
+            count = step + 1
+            for name, gradient in gradients.items():
+                total = self._sums[replica][name]
+                total.mul_((count - 1) / count).add_(gradient, alpha=1 / count)
+        else:
+            for name, gradient in gradients.items():
+                self._sums[replica][name].add_(gradient)
 
     def reduced(self) -> dict[str, torch.Tensor]:
         """Replicas added up; parameters with groups stacked, one gradient per group."""

@@ -7,12 +7,13 @@ first compilation.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from pantile.capture.module_state import ModuleState
+from pantile.capture.module_state import ModuleState, StateTensor
 from pantile.enums import CommGroupType, VariableRetrievalMode
 from pantile.errors import StateError
 from pantile.runtime.reduction import Grouping
@@ -65,12 +66,25 @@ class ReplicaGroups:
         if not self.chosen:
             return state
         groups = self.grouping().groups
+        for entry in state.entries:
+            if entry.name in groups:
+                self._check_shape(entry, 1 + max(groups[entry.name]))
         return ModuleState(
             tuple(
                 replace(entry, groups=groups[entry.name]) if entry.name in groups else entry
                 for entry in state.entries
             )
         )
+
+    @staticmethod
+    def _check_shape(entry: StateTensor, groups: int) -> None:
+        shape = list(entry.tensor.shape)
+        if shape[0] != groups:
+            raise StateError(
+                f"parameter {entry.name!r} has shape {shape}, and replicaGrouping makes {groups} "
+                "groups of replicas: its first dimension must have one entry per group",
+                fix=f"give the parameter a leading dimension of {groups}",
+            )
 
     def grouping(self) -> Grouping:
         """For each grouped parameter, the group of every replica."""
@@ -89,7 +103,7 @@ class ReplicaGroups:
 
 
 class _Method:
-    """A bound function that vanishes when the parameter is copied or pickled."""
+    """A method of a parameter. In a file it becomes an empty OrderedDict: see `outputs`."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -98,4 +112,4 @@ class _Method:
         return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (str, ())
+        return (OrderedDict, ())

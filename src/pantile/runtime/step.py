@@ -1,104 +1,110 @@
 """One step: D device iterations of G micro-batches on R replicas, then an update each.
 
-    for d in D:                          device iterations
-        for a in G:                      accumulation steps
-            for r in R:                  replicas, each with its rows, buffers, random stream
-                gradients(...)           adds to the replica's accumulators
-        reduce over replicas, divide, update
+for d in D:                          device iterations
+    for a in G:                      accumulation steps
+        for r in R:                  replicas, each with its rows, buffers, random stream
+            gradients(...)           adds to the replica's accumulators
+    reduce over replicas, divide, update
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
 
-from pantile.program.spec import InputKind, OutputKind
-from pantile.runtime.compiled import Compiled, own_copies
+from pantile.runtime.compiled import Compiled
+from pantile.runtime.counters import StepTimes
 from pantile.runtime.inputs import InputReader
 from pantile.runtime.optimizer import Update
 from pantile.runtime.outputs import Batching, OutputCollector
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.reduction import Reduction
-from pantile.runtime.weights import Weights
-
-Extra = dict[tuple[InputKind, str], Any]
+from pantile.runtime.weights import Weights, memory_of
 
 
-class StepRunner:
-    """Runs steps of one executor."""
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """What the steps of one executor have in common."""
+
+    batching: Batching
+    reader: InputReader
+    random: RandomStreams
+    times: StepTimes
+
+
+class Step:
+    """One call of an executor: a program, its arguments, and where the results go."""
 
     def __init__(
         self,
-        batching: Batching,
-        reader: InputReader,
+        machine: Machine,
         weights: Weights,
-        random: RandomStreams,
-        reduction: Reduction,
-    ) -> None:
-        self._batching = batching
-        self._reader = reader
-        self._weights = weights
-        self._random = random
-        self._reduction = reduction
-
-    def infer(
-        self, compiled: Compiled, tensors: Sequence[torch.Tensor], collector: OutputCollector
-    ) -> None:
-        """All micro-batches, forward only."""
-        for iteration in range(self._batching.iterations):
-            for replica in range(self._batching.replicas):
-                self._micro_batch(compiled, tensors, collector, (iteration, 0, replica), {})
-
-    def train(
-        self,
         compiled: Compiled,
         tensors: Sequence[torch.Tensor],
         collector: OutputCollector,
-        update: Update,
     ) -> None:
+        self._machine = machine
+        self._weights = weights
+        self._compiled = compiled
+        self._tensors = tensors
+        self._collector = collector
+        self._memory = {memory_of(tensor) for tensor in tensors}
+        self._shared = tensors
+        if compiled.written_arguments:
+            self._shared = machine.reader.originals(tensors)
+            self._memory |= {memory_of(tensor) for tensor in self._shared}
+        machine.times.begin(len(tensors), compiled.user_outputs)
+
+    def infer(self) -> None:
+        """All micro-batches, forward only."""
+        for iteration in range(self._machine.batching.iterations):
+            for replica in range(self._machine.batching.replicas):
+                self._micro_batch(iteration, 0, replica, ())
+
+    def train(self, update: Update, reduction: Reduction) -> None:
         """All micro-batches and updates."""
-        scale = update.loss_scaling
-        extra: Extra = {(InputKind.HYPER, "loss_scaling"): torch.tensor(scale)}
-        for iteration in range(self._batching.iterations):
-            gradients = self._accumulate(compiled, tensors, collector, iteration, extra)
-            if compiled.gradients:
-                update.apply(gradients, divisor=self._reduction.divisor, scaled=scale != 1.0)
+        scaled = self._compiled.variant.scaled
+        extra = (torch.tensor(update.loss_scaling),) if scaled else ()
+        for iteration in range(self._machine.batching.iterations):
+            gradients = self._accumulate(iteration, reduction, extra)
+            if gradients:
+                update.apply(gradients, divisor=reduction.divisor, scaled=scaled)
 
     def _accumulate(
-        self,
-        compiled: Compiled,
-        tensors: Sequence[torch.Tensor],
-        collector: OutputCollector,
-        iteration: int,
-        extra: Extra,
+        self, iteration: int, reduction: Reduction, extra: tuple[torch.Tensor, ...]
     ) -> Mapping[str, torch.Tensor]:
-        sums = self._reduction.accumulators(compiled.gradients)
-        for step in range(self._batching.accumulation):
-            for replica in range(self._batching.replicas):
-                place = (iteration, step, replica)
-                results = self._micro_batch(compiled, tensors, collector, place, extra)
-                found = dict(zip(compiled.gradients, results, strict=True))
-                sums.add(replica, step, found)
+        names = self._compiled.gradients
+        sums = reduction.accumulators(names)
+        for step in range(self._machine.batching.accumulation):
+            for replica in range(self._machine.batching.replicas):
+                results = self._micro_batch(iteration, step, replica, extra)
+                sums.add(replica, step, dict(zip(names, results, strict=True)))
         return sums.reduced()
 
     def _micro_batch(
-        self,
-        compiled: Compiled,
-        tensors: Sequence[torch.Tensor],
-        collector: OutputCollector,
-        place: tuple[int, int, int],
-        extra: Extra,
+        self, iteration: int, step: int, replica: int, extra: tuple[torch.Tensor, ...]
     ) -> Sequence[Any]:
         """Run one; keep its user outputs if they are wanted; return its gradients."""
-        iteration, step, replica = place
-        arguments = self._reader.micro_batch(tensors, iteration, step, replica)
-        with self._random.micro_batch(replica):
+        machine, compiled, collector = self._machine, self._compiled, self._collector
+        begin = perf_counter()
+        source = self._tensors
+        if self._shared is not source and not machine.reader.is_first_reader(replica):
+            source = self._shared
+        arguments = machine.reader.micro_batch(source, iteration, step, replica)
+        fed = perf_counter()
+        if compiled.draws_random_numbers:
+            with machine.random.micro_batch(replica):
+                results = compiled.run(self._weights, arguments, replica, extra)
+        else:
             results = compiled.run(self._weights, arguments, replica, extra)
-        users = len(compiled.program.outputs_of(OutputKind.USER))
+        computed = perf_counter()
         if collector.wants(iteration, step):
-            state = [self._weights.value(e.name, replica) for e in self._weights.state.entries]
-            constants = list(compiled.program.constants.values())
-            collector.add(replica, own_copies(results[:users], [*arguments, *state, *constants]))
-        return results[users:]
+            owned = compiled.own_outputs(results, self._weights, self._memory)
+            collector.add(replica, owned)
+        times = (begin, fed, computed, perf_counter())
+        machine.times.add(times, returned=collector.returns(iteration, step))
+        return results[compiled.user_outputs :]

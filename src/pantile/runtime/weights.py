@@ -8,95 +8,235 @@ Buffers that a program writes exist once per replica; replica 0 is the one the h
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 import torch
+from torch import nn
 
-from pantile.capture.module_state import ModuleState
-from pantile.errors import StateError
-from pantile.program.spec import InputKind, TensorSpec
+from pantile.capture.module_state import ModuleState, StateTensor
+from pantile.errors import CaptureError, StateError
+from pantile.program.spec import InputKind
 
 _NARROWED = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
+_SLOTS = ("_parameters", "_buffers", "_modules")
+
+
+class HostTables:
+    """Whether a module still holds the very tensors and children it held, asked cheaply."""
+
+    def __init__(self, module: nn.Module) -> None:
+        tables = (vars(child).get(slot) for child in module.modules() for slot in _SLOTS)
+        self._tables = [table for table in tables if table is not None]
+        self._known = self._present()
+
+    def _present(self) -> list[object]:
+        return list(chain.from_iterable(map(dict.values, self._tables)))
+
+    def unchanged(self) -> bool:
+        """True if nothing was added, removed or replaced."""
+        present = self._present()
+        return len(present) == len(self._known) and all(map(operator.is_, present, self._known))
+
+
+class _Cell:
+    """One parameter or buffer: the host's tensor and the tensor programs read and write.
+
+    While the state is shared, the second is a detached alias of the first, made again when
+    `tensor.data` was assigned.
+    """
+
+    def __init__(self, entry: StateTensor, *, resident: bool) -> None:
+        self.entry = entry
+        self.host = host = entry.tensor
+        _check_initialised(entry)
+        self._shape, self._stride, self._dtype = host.shape, host.stride(), host.dtype
+        self._requires_grad = host.requires_grad
+        self._pointer = host.data_ptr()
+        self.version = -1
+        self.device = _narrowed(host) if resident else host.detach()
+
+    def same_kind(self) -> bool:
+        """Is the host's tensor still of the shape, layout and dtype programs were compiled for?"""
+        host = self.host
+        return (
+            host.shape == self._shape
+            and host.stride() == self._stride
+            and host.dtype is self._dtype
+            and host.requires_grad is self._requires_grad
+        )
+
+    def follow(self) -> bool:
+        """Follow an assignment to `tensor.data`; True if there was one."""
+        pointer = self.host.data_ptr()
+        if pointer == self._pointer:
+            return False
+        self._pointer = pointer
+        self.device = self.host.detach()
+        return True
+
+    def edited(self) -> bool:
+        """Was the host's tensor written to since the last `note_version`?"""
+        return self.host._version != self.version
+
+    def note_version(self) -> None:
+        """From here on, writes are edits by the host."""
+        self.version = self.host._version
 
 
 class Weights:
     """The parameters and buffers of one executor, by name."""
 
-    def __init__(self, state: ModuleState, *, resident: bool, replicas: int) -> None:
+    def __init__(
+        self,
+        state: ModuleState,
+        *,
+        resident: bool,
+        replicas: int,
+        module: nn.Module | None = None,
+    ) -> None:
         self.state = state
         self.resident = resident
-        self._host = {entry.name: entry for entry in state.entries}
-        self._device: dict[str, torch.Tensor] = {}
-        self._replicas: list[dict[str, torch.Tensor]] = [{} for _ in range(replicas - 1)]
+        self._module = module
+        self._tables = None if module is None else HostTables(module)
+        self._cells = {e.name: _Cell(e, resident=resident) for e in state.entries}
+        self._copies: list[dict[str, torch.Tensor]] = [{} for _ in range(replicas)]
         self._written: set[str] = set()
-        if resident:
-            self.upload()
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """List what each replica reads, in the order of the state, and the memory it lies in."""
+        self._rows = [
+            [self._value(name, replica) for name in self._cells]
+            for replica in range(len(self._copies))
+        ]
+        self.memory = {memory_of(tensor) for row in self._rows for tensor in row}
+
+    # The host's side
+
+    def refresh(self) -> bool:
+        """Follow the host before a step; False if its tensors are no longer those compiled for."""
+        if self.resident:
+            return True
+        cells = self._cells.values()
+        if self._tables is not None and not self._tables.unchanged():
+            return False
+        if not all(cell.same_kind() for cell in cells):
+            return False
+        moved = [cell for cell in cells if cell.follow()]
+        edited = [n for n in self._written if len(self._copies) > 1 and self._cells[n].edited()]
+        if edited:
+            self._spread(edited)
+        if moved:
+            self._arrange()
+        return True
+
+    def after_step(self) -> None:
+        """What the host writes from now on is an edit, which all replicas must see."""
+        if len(self._copies) > 1 and not self.resident:
+            for name in self._written:
+                self._cells[name].note_version()
 
     def upload(self, names: Iterable[str] | None = None) -> None:
         """Copy host values to the device (all of them, or the named ones)."""
-        chosen = list(self._host) if names is None else list(names)
+        chosen = list(self._cells) if names is None else list(names)
         if self.resident:
-            for name in chosen:
-                self._device[name] = self._narrowed(self._host[name].tensor)
+            self._find_replaced()
+            with torch.no_grad():
+                for name in chosen:
+                    self._upload(self._cells[name])
         self._spread(self._written.intersection(chosen))
+        self._arrange()
+
+    def _upload(self, cell: _Cell) -> None:
+        if cell.host.shape != cell.device.shape:
+            raise _reshaped(cell)
+        cell.device.copy_(cell.host)
 
     def download(self) -> None:
         """Copy device values to the host."""
         if not self.resident:
             return
+        self._find_replaced()
         with torch.no_grad():
-            for name, tensor in self._device.items():
-                host = self._host[name].tensor
-                if host.shape != tensor.shape:
-                    raise StateError(
-                        f"{name!r} changed shape on the host to {list(host.shape)}; the device "
-                        f"has {list(tensor.shape)}",
-                        fix="call destroy() before changing shapes",
-                    )
-                host.copy_(tensor)
+            for cell in self._cells.values():
+                if cell.host.shape != cell.device.shape:
+                    raise _reshaped(cell)
+                cell.host.copy_(cell.device)
 
-    def _narrowed(self, tensor: torch.Tensor) -> torch.Tensor:
-        dtype = _NARROWED.get(tensor.dtype, tensor.dtype)
-        return tensor.detach().to(dtype).clone(memory_format=torch.preserve_format)
+    def _find_replaced(self) -> None:
+        """Take over tensors that replaced others on the host, by name."""
+        if self._module is None or self._tables is None or self._tables.unchanged():
+            return
+        self._tables = HostTables(self._module)
+        present = ModuleState.of(self._module).tensors()
+        for name, cell in self._cells.items():
+            cell.host = present.get(name, cell.host)
+
+    # The device's side
 
     def device_state(self) -> ModuleState:
         """The state as programs see it: the host's entries, with the device's dtypes."""
         if not self.resident:
             return self.state
-        return ModuleState(
-            tuple(replace(e, dtype=self._device[e.name].dtype) for e in self.state.entries)
-        )
+        cells = self._cells.values()
+        return ModuleState(tuple(replace(c.entry, dtype=c.device.dtype) for c in cells))
 
     def written(self, names: Iterable[str]) -> None:
         """These are written by a program: from now on each replica has its own."""
-        buffers = {n for n in names if self._host[n].kind is not InputKind.PARAMETER}
+        buffers = {n for n in names if self._cells[n].entry.kind is not InputKind.PARAMETER}
         self._spread(buffers - self._written)
         self._written |= buffers
+        self._arrange()
+        self.after_step()
 
     def _spread(self, names: Iterable[str]) -> None:
-        for copies in self._replicas:
-            copies.update({name: self.value(name).clone() for name in names})
+        for copies in self._copies[1:]:
+            for name in names:
+                main = self._cells[name].device
+                if name in copies:
+                    copies[name].copy_(main)
+                else:
+                    copies[name] = main.clone()
 
     def whole(self, name: str) -> torch.Tensor:
         """The tensor with the values of all groups of replicas, as the optimizer updates it."""
-        return self._device[name] if self.resident else self._host[name].tensor.detach()
+        return self._cells[name].device
 
-    def value(self, name: str, replica: int = 0) -> torch.Tensor:
-        """The tensor a replica reads and writes."""
-        main = self.whole(name)
-        groups = self._host[name].groups
-        if groups is not None:
-            return main[groups[replica]]
-        if replica == 0 or name not in self._written:
-            return main
-        return self._replicas[replica - 1][name]
+    def row(self, replica: int) -> list[torch.Tensor]:
+        """What a replica reads and writes, in the order of the state."""
+        return self._rows[replica]
 
-    def matches(self, state: ModuleState) -> bool:
-        """True while the host module still holds the very tensors this was made for."""
-        mine = self.state.entries
-        return len(mine) == len(state.entries) and all(
-            a.tensor is b.tensor and TensorSpec.of(a.tensor) == TensorSpec.of(b.tensor)
-            for a, b in zip(mine, state.entries, strict=True)
+    def _value(self, name: str, replica: int) -> torch.Tensor:
+        cell = self._cells[name]
+        if cell.entry.groups is not None:
+            return cell.device[cell.entry.groups[replica]]
+        return self._copies[replica].get(name, cell.device)
+
+
+def _check_initialised(entry: StateTensor) -> None:
+    if nn.parameter.is_lazy(entry.tensor):
+        raise CaptureError(
+            f"{entry.kind.value} {entry.name!r} has no shape yet (a lazy module)",
+            fix="call the model once on the CPU before wrapping it",
         )
 
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """The address of the memory a tensor is a view of."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _narrowed(tensor: torch.Tensor) -> torch.Tensor:
+    dtype = _NARROWED.get(tensor.dtype, tensor.dtype)
+    return tensor.detach().to(dtype).clone(memory_format=torch.preserve_format)
+
+
+def _reshaped(cell: _Cell) -> StateError:
+    host, device = list(cell.host.shape), list(cell.device.shape)
+    return StateError(
+        f"{cell.entry.name!r} changed shape on the host to {host}; the device has {device}",
+        fix="call destroy() before changing shapes",
+    )

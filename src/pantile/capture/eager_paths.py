@@ -1,0 +1,276 @@
+"""Take the ways through torch that eager takes, where torch itself would choose another one.
+
+Torch's own code asks "is this a tensor subclass?", "is a mode active?", and answers with a slower,
+traceable formula. The result differs from eager's in the last bits, or at padded positions. Here
+the questions are answered as for plain tensors, and ops whose shape torch calls data-dependent are
+recorded as operators of fixed shape (`pantile.ops.eager_kernels`).
+
+    Python level      `take_eager_path`, called by `Watch` for the functions of `EAGER_PATHS`
+    dispatcher level  `shape_rules`, a decomposition table for make_fx
+    module level      `fast_paths.py`, for nn.MultiheadAttention and nn.TransformerEncoder
+    graph level       `restore_masked_sums`, `shield`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+import torch.utils._pytree as pytree
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pantile.errors import CaptureError
+from pantile.ops import eager_kernels
+
+aten = torch.ops.aten
+
+
+def _values_only(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Singular values without vectors, unless a gradient needs the vectors."""
+    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return func(*args, **kwargs)
+    with _WithoutVectors():
+        return func(*args, **kwargs)
+
+
+class _WithoutVectors(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (aten._linalg_svd.default, aten._linalg_eigh.default):
+            args = (*args[:2], False) if len(args) > 1 else (*args, *_SECOND[func], False)
+        return func(*args, **(kwargs or {}))
+
+
+_SECOND: dict[OpOverload, tuple[Any]] = {
+    aten._linalg_svd.default: (False,),
+    aten._linalg_eigh.default: ("L",),
+}
+
+
+def _gaussian_nll(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The check that no variance is negative moves from Python into the graph."""
+    with _CheckedInGraph():
+        return func(*args, **kwargs)
+
+
+class _CheckedInGraph(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is aten._local_scalar_dense.default:
+            torch._assert_async(args[0].logical_not(), "var has negative entry/entries")
+            return False
+        return func(*args, **(kwargs or {}))
+
+
+def _prod(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A product whose gradient has eager's formula for the zeros that are there."""
+    x, dim, keepdim, dtype = _prod_arguments(*args, **kwargs)
+    if isinstance(dim, str) or not (torch.is_grad_enabled() and x.requires_grad) or x.dim() == 0:
+        return func(*args, **kwargs)
+    return _Prod.apply(x if dtype is None else x.to(dtype), dim, keepdim)
+
+
+def _prod_arguments(
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> tuple[Tensor, Any, bool, Any]:
+    return input, dim, keepdim, dtype
+
+
+class _Prod(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.dim, ctx.keepdim = dim, keepdim
+        return x.prod() if dim is None else x.prod(dim, keepdim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return eager_kernels.prod_backward(grad, x, ctx.dim, ctx.keepdim), None, None
+
+
+def _ctc_loss_of(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The loss by the formula torch has for it; its own code writes to memory at once."""
+    return _ctc_by_tensors(*args, **kwargs)
+
+
+def _ctc_by_tensors(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    lengths = [_lengths(input_lengths), _lengths(target_lengths)]
+    batched = log_probs.dim() == 3
+    rows = log_probs if batched else log_probs.unsqueeze(1)
+    losses = aten._ctc_loss.Tensor(rows, targets.long(), *lengths, blank, zero_infinity)[0]
+    if zero_infinity:
+        losses = torch.where(losses == math.inf, losses.new_zeros(()), losses)
+    if reduction == "mean":
+        return (losses / lengths[1].to(losses.dtype).clamp_min(1)).mean()
+    if reduction == "sum":
+        return losses.sum()
+    return losses if batched else losses.squeeze(0)
+
+
+def _left_aligned(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Say that the padding is at the end; what would depend on it is refused below."""
+    return True
+
+
+def _nested(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    raise CaptureError(
+        "nn.TransformerEncoder in evaluation mode drops padded positions (src_key_padding_mask) by "
+        "a nested tensor, whose size depends on the data",
+        fix="build it with enable_nested_tensor=False, or call "
+        "torch.backends.mha.set_fastpath_enabled(False) first: padded positions are then computed",
+    )
+
+
+EAGER_PATHS: dict[Any, Callable[..., Any]] = {
+    torch._nested_tensor_from_mask: _nested,
+    torch._nested_tensor_from_mask_left_aligned: _left_aligned,
+    F.ctc_loss: _ctc_loss_of,
+    F.gaussian_nll_loss: _gaussian_nll,
+    torch.prod: _prod,
+    Tensor.prod: _prod,
+} | dict.fromkeys(
+    [
+        torch.linalg.cond,
+        torch.linalg.eigvalsh,
+        torch.linalg.matrix_norm,
+        torch.linalg.matrix_rank,
+        torch.linalg.norm,
+        torch.linalg.svdvals,
+        torch.norm,
+        torch.nuclear_norm,
+        Tensor.norm,
+    ],
+    _values_only,
+)
+"""Functions that need help to compute what eager computes."""
+
+
+def take_eager_path(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function so that the graph gets eager's own formula."""
+    return EAGER_PATHS[func](func, args, kwargs)
+
+
+def shape_rules() -> dict[Any, Callable[..., Any]]:
+    """Decompositions to operators of fixed shape."""
+    return {
+        aten._ctc_loss.default: _ctc_loss,
+        aten._ctc_loss.Tensor: _ctc_loss,
+        aten._native_multi_head_attention.default: _attention,
+        aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        aten.linalg_lstsq.default: _lstsq,
+    }
+
+
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> Any:
+    lengths = [_lengths(input_lengths), _lengths(target_lengths)]
+    return eager_kernels.ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
+
+
+def _lengths(given: Any) -> Tensor:
+    if isinstance(given, Tensor):
+        return given.to(torch.int64).reshape(-1)
+    return torch.tensor(list(given), dtype=torch.int64)
+
+
+def _lstsq(a: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    return tuple(eager_kernels.lstsq(a, b, rcond, driver or "gelsy"))
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average: bool = True,
+    mask_type: int | None = None,
+) -> Any:
+    weights = [qkv_weight, qkv_bias, proj_weight, proj_bias]
+    return eager_kernels.attention(
+        query, key, value, weights, mask, heads, need_weights, average, mask_type
+    )
+
+
+def _encoder_layer(x: Tensor, embed_dim: int, heads: int, *rest: Any) -> Any:
+    attention, (gelu, norm_first, eps), others = rest[:4], rest[4:7], rest[7:15]
+    mask, mask_type = (*rest[15:], None, None)[:2]
+    return eager_kernels.encoder_layer(
+        x, heads, list(attention), gelu, norm_first, eps, list(others), mask, mask_type
+    )
+
+
+_SHIELDED = {aten.binary_cross_entropy_with_logits.default: torch.ops.pantile.bce_with_logits.default}
+
+
+def shield(graph: fx.Graph) -> None:
+    """Rename ops that functorch would take apart while the graph is made functional."""
+    _rename(graph, _SHIELDED)
+
+
+def unshield(graph: fx.Graph) -> None:
+    """Undo `shield`."""
+    _rename(graph, {new: old for old, new in _SHIELDED.items()})
+
+
+def _rename(graph: fx.Graph, names: dict[OpOverload, OpOverload]) -> None:
+    for old, new in names.items():
+        for node in graph.find_nodes(op="call_function", target=old):
+            node.target, node.args, node.kwargs = new, *_filled(old, node.args, node.kwargs)
+
+
+def _filled(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with defaults in their places: a custom op has none."""
+    given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs
+    return tuple(given.get(a.name, a.default_value) for a in op._schema.arguments), {}
+
+
+_MASKED_FILLS = (aten.masked_fill.Tensor, aten.masked_fill_.Tensor)
+
+
+def restore_masked_sums(graph: fx.Graph) -> None:
+    """The gradient of the value of `masked_fill`: eager sums the selected elements only.
+
+    where(mask, grad, 0).sum()   ->   masked_sum(grad, mask)
+
+    For tensor subclasses torch records the left-hand side, which adds in another order.
+    """
+    masks = {node.args[1] for node in graph.nodes if node.target in _MASKED_FILLS}
+    for node in graph.find_nodes(op="call_function", target=aten.sum.default):
+        chosen = node.args[0]
+        if (
+            node.meta.get("autograd_backward")
+            and chosen.target is aten.where.self
+            and chosen.args[0] in masks
+        ):
+            node.target = torch.ops.pantile.masked_sum.default
+            node.args, node.kwargs = (chosen.args[1], chosen.args[0]), {}

@@ -1,0 +1,69 @@
+"""Print what becomes of each client model.
+
+    python -m tests.clients.report                   all of them
+    python -m tests.clients.report timm plain        some families
+    python -m tests.clients.report -k bert           those with "bert" in their name
+
+The exit code is 1 if any model is wrong, or refused without being expected to be.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import argparse
+import importlib
+import sys
+from collections import Counter
+
+import torch
+from tests.clients.client import Client, complaint, judge
+from tests.clients.torchvision_ops import declare_missing_ops
+
+FAMILIES = ("plain", "timm", "torchvision", "transformers")
+
+
+def clients_of(family: str) -> tuple[Client, ...]:
+    """The clients of one family; none if its package is not installed."""
+    try:
+        module = importlib.import_module(f"tests.clients.{family}_models")
+    except ModuleNotFoundError as error:
+        print(f"{family}: not installed ({error})")
+        return ()
+    found: tuple[Client, ...] = module.CLIENTS
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge the chosen clients and print a line for each."""
+    parser = argparse.ArgumentParser(prog="python -m tests.clients.report")
+    parser.add_argument("families", nargs="*", default=FAMILIES, metavar="family")
+    parser.add_argument("-k", default="", help="only names that contain this")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    declare_missing_ops()
+
+    outcomes: Counter[str] = Counter()
+    complaints = []
+    print(f"{'family':13} {'model':30} {'outcome':8} {'eager':>8} {'pantile':>8}")
+    for family in chosen.families:
+        for client in clients_of(family):
+            if chosen.k not in client.name:
+                continue
+            verdict = judge(client)
+            outcomes[verdict.outcome] += 1
+            times = f"{verdict.eager_seconds:7.2f}s {verdict.pantile_seconds:7.2f}s"
+            detail = verdict.detail.partition("\n")[0]
+            print(f"{family:13} {client.name:30} {verdict.outcome:8} {times} {detail}", flush=True)
+            complaints += [text] if (text := complaint(client, verdict)) else []
+    print(", ".join(f"{outcomes[key]} {key}" for key in ("bitwise", "refused", "wrong")))
+    for text in complaints:
+        print(f"unexpected: {text}")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Classifiers, segmentation and video models of torchvision, with random weights.
+
+The transformers among them are built smaller than published, through the same classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torchvision.models as tv
+from tests.clients.client import Client, Optimizer
+from tests.clients.images import CLASSES, Classifier, pictures
+from torch import nn
+
+
+def _first(result: Any) -> torch.Tensor:
+    """The main logits of a model that has auxiliary ones as well."""
+    return result[0]  # type: ignore[no-any-return]
+
+
+def _segmented(result: dict[str, torch.Tensor]) -> torch.Tensor:
+    return result["out"]
+
+
+def _classifier(
+    name: str, size: int = 64, optimizer: Optimizer = "adamw", logits: Any = None, **settings: Any
+) -> Client:
+    def model() -> nn.Module:
+        return Classifier(tv.get_model(name, num_classes=CLASSES, **settings), logits)
+
+    return Client(name, model, pictures(3, size, size), optimizer)
+
+
+def _segmentation(name: str, optimizer: Optimizer = "adamw", **settings: Any) -> Client:
+    def model() -> nn.Module:
+        made = tv.get_model(name, num_classes=CLASSES, weights_backbone=None, **settings)
+        return Classifier(made, _segmented)
+
+    return Client(name, model, pictures(3, 64, 64, labels=(64, 64)), optimizer)
+
+
+def _video(name: str, optimizer: Optimizer, *size: int) -> Client:
+    def model() -> nn.Module:
+        return Classifier(tv.get_model(name, num_classes=CLASSES))
+
+    return Client(name, model, pictures(3, *size), optimizer)
+
+
+def _built(name: str, size: int, make: Callable[[], nn.Module]) -> Client:
+    return Client(name, lambda: Classifier(make()), pictures(3, size, size))
+
+
+_small_vit = partial(
+    tv.VisionTransformer,
+    image_size=32,
+    patch_size=8,
+    num_layers=2,
+    num_heads=4,
+    hidden_dim=32,
+    mlp_dim=64,
+    dropout=0.1,
+    num_classes=CLASSES,
+)
+_small_swin = partial(
+    tv.SwinTransformer,
+    patch_size=[4, 4],
+    embed_dim=24,
+    depths=[2, 2],
+    num_heads=[2, 4],
+    window_size=[4, 4],
+    stochastic_depth_prob=0.2,
+    num_classes=CLASSES,
+)
+
+
+def _small_swin_v2() -> nn.Module:
+    from torchvision.models import swin_transformer as swin
+
+    return _small_swin(block=swin.SwinTransformerBlockV2, downsample_layer=swin.PatchMergingV2)
+
+
+_small_maxvit = partial(
+    tv.MaxVit,
+    input_size=(32, 32),
+    stem_channels=16,
+    partition_size=4,
+    block_channels=[16, 32],
+    block_layers=[1, 1],
+    head_dim=8,
+    stochastic_depth_prob=0.2,
+    num_classes=CLASSES,
+)
+
+CLIENTS = (
+    _classifier("squeezenet1_1", optimizer="sgd"),
+    _classifier("mobilenet_v2", optimizer="sgd"),
+    _classifier("mobilenet_v3_small"),
+    _classifier("shufflenet_v2_x0_5", optimizer="sgd"),
+    _classifier("mnasnet0_5", optimizer="sgd"),
+    _classifier("efficientnet_b0", size=32, optimizer="sgd"),
+    _classifier("resnet18", size=32, optimizer="sgd"),
+    _classifier("resnext50_32x4d", size=32),
+    _classifier("densenet121", size=32, optimizer="sgd"),
+    _classifier("googlenet", optimizer="sgd", logits=_first, init_weights=False),
+    _classifier("regnet_x_400mf", optimizer="sgd"),
+    _classifier("convnext_tiny", size=32),
+    _segmentation("lraspp_mobilenet_v3_large", optimizer="sgd"),
+    _segmentation("deeplabv3_mobilenet_v3_large", optimizer="sgd"),
+    _video("mc3_18", "sgd", 4, 16, 16),
+    _built("vision_transformer", 32, _small_vit),
+    _built("swin_transformer", 32, _small_swin),
+    _built("swin_transformer_v2", 32, _small_swin_v2),
+    _built("max_vit", 32, _small_maxvit),
+)
