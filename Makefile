@@ -22,7 +22,9 @@ demo:
 	@echo "==> examples/mnist/reload_and_predict.py"
 	@.venv/bin/python examples/mnist/reload_and_predict.py
 
-test: check
+test:
+	@scripts/install clients
+	@scripts/check
 	@scripts/test $(ARGS)
 
 check:

@@ -6,9 +6,6 @@ import copy
 import warnings
 
 import torch
-
-import poptorch
-from pantile.errors import Error
 from tests.differential.harness import (
     SEED,
     Case,
@@ -20,6 +17,9 @@ from tests.differential.harness import (
     differs,
     error_name,
 )
+
+import poptorch
+from pantile.errors import Error
 
 RATE = 0.125
 

@@ -124,7 +124,8 @@ def run_eager(case: Case) -> Results:
             returned[1].backward()
     found = Results(outputs=by_name(returned))
     found.gradients = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-    found.state = {name: t.detach() for name, t in ModuleState.of(module).tensors().items()}
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found.state = {name: tensor.detach() for name, tensor in state.items()}
     names = leaf_names(structure, "argument")
     found.arguments = dict(zip(names, tensors, strict=True))
     return found
@@ -166,8 +167,13 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of its own memory, with the same strides."""
-    return tensor.detach().clone()
+    """A tensor of its own memory, at the same place in it: `as_strided` looks beyond a view."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        return tensor.clone()
+    memory = tensor.untyped_storage().clone()
+    place = (tensor.storage_offset(), tensor.shape, tensor.stride())
+    return torch.empty(0, dtype=tensor.dtype).set_(memory, *place)
 
 
 def by_name(returned: Any) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from tests.differential.harness import SEED, Case, copy_tensor, spread
+from tests.differential.op_cases import weighted_sum
 from torch import nn
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 
 from pantile.ops.loss import identity_loss
-from tests.differential.harness import SEED, Case, copy_tensor, spread
-from tests.differential.op_cases import weighted_sum
 
 
 def modules() -> list[ModuleInfo]:
@@ -32,9 +32,11 @@ def module_cases(info: ModuleInfo, *, training: bool, limit: int | None) -> Iter
     )
     for index in spread(len(inputs), limit):
         call = ModuleCall(info, inputs[index], training=training)
-        yield Case(
-            info.formatted_name, index, call, tuple(call.arguments), {}, training=training
-        )
+        yield Case(info.formatted_name, index, call, tuple(call.arguments), {}, training=training)
+
+
+def _as_float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype is torch.float64 else tensor
 
 
 class ModuleCall(nn.Module):
@@ -44,7 +46,9 @@ class ModuleCall(nn.Module):
         super().__init__()
         build, call = given.constructor_input, given.forward_input
         torch.manual_seed(SEED)
-        self.inner = info.module_cls(*build.args, **build.kwargs)
+        # The database gives FractionalMaxPool samples of float64, which float32 modules refuse.
+        options = pytree.tree_map_only(torch.Tensor, _as_float32, build.kwargs)
+        self.inner = info.module_cls(*build.args, **options)
         if any(nn.parameter.is_lazy(p) for p in self.inner.parameters()):
             self.inner(*call.args, **call.kwargs)  # torch demands it before an optimizer is made
         self.train(training)

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from tests.differential.harness import SEED, Case, copy_tensor
 from torch import nn
 from torch.testing._internal import common_methods_invocations as database
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pantile.ops.loss import identity_loss
-from tests.differential.harness import SEED, Case, copy_tensor
 
 database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 

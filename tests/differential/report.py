@@ -15,7 +15,6 @@ import time
 from collections import Counter
 
 import torch
-
 from tests.differential.harness import Outcome, Verdict
 from tests.differential.refusals import complaint, known_refusals
 from tests.differential.suites import SUITES, Suite, worst
@@ -66,7 +65,9 @@ def _print(suite: Suite, results: list[tuple[str, list[Verdict]]], seconds: floa
         count = sum(verdict.outcome is found.outcome for verdict in verdicts)
         known = known_refusals(suite.name).get(name)
         reason = known.reason if known else found.reason.splitlines()[0]
-        print(f"  - {name} ({count} of {len(verdicts)} {found.outcome.value}) {found.error}: {reason}")
+        print(
+            f"  - {name} ({count} of {len(verdicts)} {found.outcome.value}) {found.error}: {reason}"
+        )
 
 
 if __name__ == "__main__":

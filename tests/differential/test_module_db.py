@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.differential.executor import judge_executor
 from tests.differential.refusals import complaint, known_refusals
 from tests.differential.suites import MODULE_INFERENCE, MODULE_TRAINING, Suite

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
@@ -35,11 +35,11 @@ def _values_only(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return func(*args, **kwargs)
-    with _WithoutVectors():
+    with _WithoutVectors():  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-class _WithoutVectors(TorchDispatchMode):
+class _WithoutVectors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -56,11 +56,11 @@ _SECOND: dict[OpOverload, tuple[Any]] = {
 
 def _gaussian_nll(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The check that no variance is negative moves from Python into the graph."""
-    with _CheckedInGraph():
+    with _CheckedInGraph():  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-class _CheckedInGraph(TorchDispatchMode):
+class _CheckedInGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -75,7 +75,8 @@ def _prod(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     x, dim, keepdim, dtype = _prod_arguments(*args, **kwargs)
     if isinstance(dim, str) or not (torch.is_grad_enabled() and x.requires_grad) or x.dim() == 0:
         return func(*args, **kwargs)
-    return _Prod.apply(x if dtype is None else x.to(dtype), dim, keepdim)
+    x = x if dtype is None else x.to(dtype)
+    return _Prod.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
 
 
 def _prod_arguments(
@@ -92,7 +93,7 @@ class _Prod(torch.autograd.Function):
         return x.prod() if dim is None else x.prod(dim, keepdim)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return eager_kernels.prod_backward(grad, x, ctx.dim, ctx.keepdim), None, None
 
@@ -229,7 +230,9 @@ def _encoder_layer(x: Tensor, embed_dim: int, heads: int, *rest: Any) -> Any:
     )
 
 
-_SHIELDED = {aten.binary_cross_entropy_with_logits.default: torch.ops.pantile.bce_with_logits.default}
+_SHIELDED = {
+    aten.binary_cross_entropy_with_logits.default: torch.ops.pantile.bce_with_logits.default
+}
 
 
 def shield(graph: fx.Graph) -> None:

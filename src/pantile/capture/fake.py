@@ -30,8 +30,14 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=shapes, static_shapes=True, allow_non_fake_inputs=True)
 
 
-def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, what: str) -> torch.Tensor:
-    """A fake tensor with the shape, strides and dtype of a real one, sharing nothing with it."""
+def fake_like(
+    mode: FakeTensorMode, tensor: torch.Tensor, what: str, *, in_place: bool = False
+) -> torch.Tensor:
+    """A fake tensor with the shape, strides and dtype of a real one, sharing nothing with it.
+
+    With `in_place` it also has the real one's place in its memory (arguments differ in theirs from
+    one micro-batch to the next): the gradient of `as_strided` depends on it.
+    """
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise CaptureError(
             f"{what} is a {tensor.layout} tensor; a static graph holds dense tensors only",
@@ -41,11 +47,19 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, what: str) -> torch.Te
         raise CaptureError(f"{what} is on device {tensor.device}", fix='move it with .to("cpu")')
     with mode:
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        if in_place and tensor.storage_offset():
+            whole = torch.empty(_elements(tensor), dtype=tensor.dtype)
+            fake = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if tensor.is_conj() or tensor.is_neg():
         raise CaptureError(
             f"{what} is a lazy conjugate or negative view", fix="call .resolve_conj()"
         )
     return fake
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    """How many elements the memory of a tensor has, other views of it included."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]

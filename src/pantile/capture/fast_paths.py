@@ -45,7 +45,7 @@ def fast_paths(inputs: Sequence[Tensor]) -> Iterator[None]:
         return bool(asked(tensors))
 
     def is_make_fx_tracing() -> bool:
-        return current() is None and bool(traced())
+        return current() is None and bool(traced())  # type: ignore[no-untyped-call]
 
     def detect_is_causal_mask(
         mask: Tensor | None, is_causal: bool | None = None, size: int | None = None
@@ -60,7 +60,7 @@ def fast_paths(inputs: Sequence[Tensor]) -> Iterator[None]:
         _check_in_graph(mask, size, taken=taken)
         return taken
 
-    overrides.has_torch_function = has_torch_function
+    overrides.has_torch_function = has_torch_function  # type: ignore[assignment]
     activation._is_make_fx_tracing = is_make_fx_tracing
     transformer._detect_is_causal_mask = detect_is_causal_mask
     try:
@@ -83,7 +83,7 @@ def _check_in_graph(mask: Tensor, size: int | None, *, taken: bool) -> None:
 
 def _value_now(tensor: Tensor, inputs: Sequence[Tensor]) -> Tensor | None:
     """The value of a recorded tensor for the real inputs, if ops without effects computed it."""
-    mode = get_proxy_mode()
+    mode: Any = get_proxy_mode()
     if mode is None:
         return None
     node = get_proxy_slot(tensor, mode.tracer, None, lambda slot: slot.proxy.node)
@@ -135,7 +135,7 @@ def _memory(node: fx.Node) -> int | None:
 def _compute(node: fx.Node, known: dict[fx.Node, Any], root: Any) -> Any:
     if node.op == "get_attr":
         return getattr(root, str(node.target))
-    args = fx.map_arg(node.args, known.__getitem__)
+    args: Any = fx.map_arg(node.args, known.__getitem__)
     if _writes(node):
         args = (args[0].clone(), *args[1:])
     return node.target(*args, **fx.map_arg(node.kwargs, known.__getitem__))  # type: ignore[operator]

@@ -94,6 +94,8 @@ class _Trace:
         self.leaves: list[int | torch.Tensor] = []
         self.outputs: list[Output] = []
         self.loss_index: int | None = None
+        # Sliced here, outside the trace: inside it, the slice would become a node of the graph.
+        self.real = [*(e.seen for e in request.state.entries), *request.arguments]
 
     def inputs(self) -> list[Input]:
         request = self.request
@@ -108,7 +110,8 @@ class _Trace:
         """A fresh fake tensor for every input."""
         fakes = []
         for entry in self.request.state.entries:
-            fake = fake_like(self.mode, entry.seen, f"{entry.kind.value} {entry.name!r}")
+            what = f"{entry.kind.value} {entry.name!r}"
+            fake = fake_like(self.mode, entry.seen, what, in_place=True)
             if entry.dtype is not None:
                 fake = fake.to(entry.dtype)
             if with_grad and entry.tensor.requires_grad:
@@ -136,7 +139,7 @@ class _Trace:
             exchanged(request.module, by_id),
             recording(self.recorder),
             no_recomputation(),
-            fast_paths([e.seen for e in request.state.entries] + [*request.arguments]),
+            fast_paths(self.real),
             redirected(watch),
             watch,
             torch.set_grad_enabled(request.training),

@@ -1,9 +1,9 @@
 """From the recorded graph to a Program: functional body, epilogue, tags.
 
-    add_(buf, 1)                          %a = add(buf, 1)
-    y = mul(x, buf)            ->         %y = mul(x, %a)
-    return y                              copy_(buf, %a)
-                                          return %y
+add_(buf, 1)                          %a = add(buf, 1)
+y = mul(x, buf)            ->         %y = mul(x, %a)
+return y                              copy_(buf, %a)
+                                      return %y
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def _batch_norm(
     eps: float,
 ) -> Any:
     if mean is None or var is None:
-        return aten._native_batch_norm_legit.no_stats(
-            input, weight, bias, training, momentum, eps
-        )
+        return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)
     if not training:
         return aten._native_batch_norm_legit_no_training.default(
             input, weight, bias, mean, var, momentum, eps

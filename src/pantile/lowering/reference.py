@@ -44,8 +44,8 @@ class ReferenceExecutable:
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Run the program on these inputs."""
         try:
-            # Inputs carry no gradients, so nothing is recorded; but some kernels (oneDNN's RNN) keep
-            # what backward needs only while gradients are enabled, as they are in an eager step.
+            # Inputs carry no gradients, so nothing is recorded; but some kernels (oneDNN's RNN)
+            # keep what backward needs only while gradients are enabled, as in an eager step.
             with torch.set_grad_enabled(self._records):
                 result: tuple[Any, ...] = self._function(values)
             return result
@@ -74,31 +74,6 @@ class ReferenceExecutable:
         )
 
 
-def guards_hold(program: Program, values: Sequence[Any]) -> bool:
-    """Would Python take the same branches with these inputs?"""
-    if not program.guards:
-        return True
-    wanted = {guard.node: guard.taken for guard in program.guards}
-    known: dict[fx.Node, Any] = dict(zip(program.placeholders, values, strict=True))
-    with torch.no_grad():
-        for node in program.graph.nodes:
-            if node.name in wanted and bool(_value(program, node, known)) is not wanted[node.name]:
-                return False
-    return True
-
-
-def _value(program: Program, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    """Compute one node and what it needs."""
-    if node not in known:
-        if node.op == "get_attr":
-            known[node] = program.constants[str(node.target)]
-        else:
-            args = fx.map_arg(node.args, lambda n: _value(program, n, known))
-            kwargs = fx.map_arg(node.kwargs, lambda n: _value(program, n, known))
-            known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-    return known[node]
-
-
 class _Writer:
     """Writes the function."""
 
@@ -123,7 +98,7 @@ class _Writer:
         self.text = "\n".join(rows) + "\n"
         scope = dict(self._globals)
         # The text is written above from a verified graph; nothing of it comes from a file.
-        exec(compile(self.text, file, "exec"), scope)  # noqa: S102
+        exec(compile(self.text, file, "exec"), scope)
         return scope["run"]
 
     def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:

@@ -15,7 +15,7 @@ its shape is known before it runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 aten = torch.ops.aten
+_broadcast: Callable[..., torch.Size] = torch.broadcast_shapes
 
 
 @custom_op("pantile::ctc_loss", mutates_args=())
@@ -75,7 +76,7 @@ def _lstsq_shapes(a: Tensor, b: Tensor, rcond: float | None, driver: str) -> lis
     batch, (rows, columns) = a.shape[:-2], a.shape[-2:]
     vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
     sides = b.shape[-1:] if not vector else ()
-    whole = torch.broadcast_shapes(batch, b.shape[:-1] if vector else b.shape[:-2])
+    whole = _broadcast(batch, b.shape[:-1] if vector else b.shape[:-2])
     solution = a.new_empty((*whole, columns, *sides))
     if not vector:  # LAPACK leaves its result in column-major order
         solution = a.new_empty((*whole, *sides, max(rows, columns))).mT[..., :columns, :]
@@ -138,7 +139,7 @@ def bce_with_logits(
 def _(
     x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None, reduction: int
 ) -> Tensor:
-    return x.new_empty(torch.broadcast_shapes(x.shape, target.shape) if reduction == 0 else ())
+    return x.new_empty(_broadcast(x.shape, target.shape) if reduction == 0 else ())
 
 
 @custom_op("pantile::attention", mutates_args=())

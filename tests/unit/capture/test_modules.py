@@ -33,12 +33,11 @@ class Loss(nn.Module):
         return result, (result[0] if isinstance(result, tuple) else result).square().mean()
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_train(kind: Any, dropout: float) -> None:
-    layer = kind(6, 5, num_layers=2, bidirectional=True, dropout=dropout, batch_first=True)
+def test_recurrent_layers_train(kind: Any) -> None:
+    layer = kind(6, 5, num_layers=2, bidirectional=True, dropout=0.5, batch_first=True)
 
-    trains_like_eager(Loss(layer), (torch.randn(2, 3, 6),), steps=2)
+    trains_like_eager(Loss(layer), (torch.randn(2, 2, 6),), steps=2)
 
 
 def test_an_lstm_with_projection_and_given_state_trains() -> None:
