@@ -1,6 +1,6 @@
 """Classifiers, segmentation and video models of torchvision, with random weights.
 
-The transformers among them are built smaller than published, through the same classes.
+The larger architectures are built smaller than published, through the same classes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,33 @@ def _video(name: str, optimizer: Optimizer, *size: int) -> Client:
     return Client(name, model, pictures(3, *size), optimizer)
 
 
-def _built(name: str, size: int, make: Callable[[], nn.Module]) -> Client:
-    return Client(name, lambda: Classifier(make()), pictures(3, size, size))
+def _built(
+    name: str, size: int, make: Callable[[], nn.Module], optimizer: Optimizer = "adamw"
+) -> Client:
+    return Client(name, lambda: Classifier(make()), pictures(3, size, size), optimizer)
+
+
+def _small_resnext() -> nn.Module:
+    from torchvision.models.resnet import Bottleneck
+
+    return tv.ResNet(Bottleneck, [1, 1, 1, 1], CLASSES, groups=32, width_per_group=4)
+
+
+def _small_convnext() -> nn.Module:
+    from torchvision.models.convnext import CNBlockConfig
+
+    blocks = [CNBlockConfig(16, 32, 2), CNBlockConfig(32, 64, 2), CNBlockConfig(64, None, 1)]
+    return tv.ConvNeXt(blocks, stochastic_depth_prob=0.2, num_classes=CLASSES)
+
+
+_small_densenet = partial(
+    tv.DenseNet,
+    growth_rate=8,
+    block_config=(2, 4, 3),
+    num_init_features=16,
+    drop_rate=0.1,
+    num_classes=CLASSES,
+)
 
 
 _small_vit = partial(
@@ -102,16 +127,16 @@ CLIENTS = (
     _classifier("mnasnet0_5", optimizer="sgd"),
     _classifier("efficientnet_b0", size=32, optimizer="sgd"),
     _classifier("resnet18", size=32, optimizer="sgd"),
-    _classifier("resnext50_32x4d", size=32),
-    _classifier("densenet121", size=32, optimizer="sgd"),
     _classifier("googlenet", optimizer="sgd", logits=_first, init_weights=False),
     _classifier("regnet_x_400mf", optimizer="sgd"),
-    _classifier("convnext_tiny", size=32),
     _segmentation("lraspp_mobilenet_v3_large", optimizer="sgd"),
     _segmentation("deeplabv3_mobilenet_v3_large", optimizer="sgd"),
     _video("mc3_18", "sgd", 4, 16, 16),
+    _built("resnext", 32, _small_resnext),
+    _built("densenet", 32, _small_densenet, "sgd"),
+    _built("convnext", 32, _small_convnext),
     _built("vision_transformer", 32, _small_vit),
     _built("swin_transformer", 32, _small_swin),
-    _built("swin_transformer_v2", 32, _small_swin_v2),
-    _built("max_vit", 32, _small_maxvit),
+    _built("swin_transformer_v2", 32, _small_swin_v2, "sgd"),
+    _built("max_vit", 32, _small_maxvit, "sgd"),
 )

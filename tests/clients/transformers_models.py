@@ -273,7 +273,6 @@ CLIENTS = (
         {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 4},
     ),
     _client("T5", "T5ForConditionalGeneration", T5_LIKE),
-    _client("MT5", "MT5ForConditionalGeneration", T5_LIKE, optimizer="sgd"),
     _client("Bart", "BartForConditionalGeneration", BART_LIKE),
     _client("MBart", "MBartForConditionalGeneration", BART_LIKE, optimizer="sgd"),
     _client("Pegasus", "PegasusForConditionalGeneration", BART_LIKE),
@@ -328,7 +327,7 @@ CLIENTS = (
         {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 5},
         _big_pictures,
     ),
-    Client("clip", _clip, _pairs),
+    Client("clip", _clip, _pairs, "sgd"),
 )
 
 

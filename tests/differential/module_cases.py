@@ -6,6 +6,7 @@ gradients of weights and inputs are both compared.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,9 @@ def module_cases(info: ModuleInfo, *, training: bool, limit: int | None) -> Iter
         info, device="cpu", dtype=torch.float32, requires_grad=True, training=training
     )
     for index in spread(len(inputs), limit):
-        call = ModuleCall(info, inputs[index], training=training)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call = ModuleCall(info, inputs[index], training=training)
         yield Case(info.formatted_name, index, call, tuple(call.arguments), {}, training=training)
 
 

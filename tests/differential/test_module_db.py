@@ -7,7 +7,7 @@ from tests.differential.executor import judge_executor
 from tests.differential.refusals import complaint, known_refusals
 from tests.differential.suites import MODULE_INFERENCE, MODULE_TRAINING, Suite
 
-QUICK = 12  # inputs of each module in an ordinary run; all of them with -m slow
+QUICK = 8  # inputs of each module in an ordinary run; all of them with -m slow
 
 EVERY_MODULE = [
     pytest.param(suite, name, id=f"{suite.name}-{name}")

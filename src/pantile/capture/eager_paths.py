@@ -22,6 +22,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pantile.errors import CaptureError
@@ -125,6 +126,12 @@ def _ctc_by_tensors(
     return losses if batched else losses.squeeze(0)
 
 
+def _cross_entropy(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Mark the nodes, so that `restore_masked_sums` finds the sum of the class weights."""
+    with fx_traceback.annotate({"formula": "cross_entropy"}):
+        return func(*args, **kwargs)
+
+
 def _left_aligned(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
     """Say that the padding is at the end; what would depend on it is refused below."""
     return True
@@ -142,6 +149,8 @@ def _nested(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 EAGER_PATHS: dict[Any, Callable[..., Any]] = {
     torch._nested_tensor_from_mask: _nested,
     torch._nested_tensor_from_mask_left_aligned: _left_aligned,
+    F.cross_entropy: _cross_entropy,
+    F.linear_cross_entropy: _cross_entropy,
     F.ctc_loss: _ctc_loss_of,
     F.gaussian_nll_loss: _gaussian_nll,
     torch.prod: _prod,
@@ -261,19 +270,37 @@ _MASKED_FILLS = (aten.masked_fill.Tensor, aten.masked_fill_.Tensor)
 
 
 def restore_masked_sums(graph: fx.Graph) -> None:
-    """The gradient of the value of `masked_fill`: eager sums the selected elements only.
+    """Sum the selected elements only, as eager does.
 
-    where(mask, grad, 0).sum()   ->   masked_sum(grad, mask)
+    where(mask, grad, 0).sum()         ->   masked_sum(grad, mask)
+    weights.masked_fill_(mask, 0).sum()  ->   masked_sum(weights, ~mask)
 
-    For tensor subclasses torch records the left-hand side, which adds in another order.
+    The first is the gradient of the value of `masked_fill`, the second is in `cross_entropy` with
+    weights and label smoothing. For tensor subclasses torch records the left-hand sides, which add
+    zeros too, and so in another order.
     """
     masks = {node.args[1] for node in graph.nodes if node.target in _MASKED_FILLS}
     for node in graph.find_nodes(op="call_function", target=aten.sum.default):
         chosen = node.args[0]
-        if (
-            node.meta.get("autograd_backward")
-            and chosen.target is aten.where.self
-            and chosen.args[0] in masks
-        ):
-            node.target = torch.ops.pantile.masked_sum.default
-            node.args, node.kwargs = (chosen.args[1], chosen.args[0]), {}
+        if node.meta.get("autograd_backward"):
+            if chosen.target is aten.where.self and chosen.args[0] in masks:
+                _sum_selected(node, chosen.args[1], chosen.args[0])
+        elif _is_sum_of_class_weights(node):
+            with graph.inserting_before(node):
+                kept = graph.call_function(aten.logical_not.default, (chosen.args[1],))
+            kept.meta = dict(node.meta)
+            _sum_selected(node, chosen.args[0], kept)
+
+
+def _is_sum_of_class_weights(node: fx.Node) -> bool:
+    if (node.meta.get("custom") or {}).get("formula") != "cross_entropy":
+        return False
+    filled: Any = node.args[0]
+    return (
+        filled.target is aten.masked_fill_.Scalar and filled.args[0].target is aten.gather.default
+    )
+
+
+def _sum_selected(node: fx.Node, values: fx.Node, mask: fx.Node) -> None:
+    node.target = torch.ops.pantile.masked_sum.default
+    node.args, node.kwargs = (values, mask), {}
