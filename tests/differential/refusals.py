@@ -44,11 +44,16 @@ def _numbers(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def is_wrong(verdict: Verdict) -> bool:
+    """True if the case gave another number than eager, or an error that is not ours."""
+    return verdict.outcome in (Outcome.WRONG, Outcome.CRASHED)
+
+
 def complaint(suite: str, name: str, index: int, verdict: Verdict) -> str:
     """What is wrong with a verdict, given what is expected; empty if nothing is."""
     known = known_refusals(suite).get(name)
     expected = known is not None and index in known.cases
-    if verdict.outcome in (Outcome.WRONG, Outcome.CRASHED):
+    if is_wrong(verdict):
         return f"{name}[{index}] {verdict.outcome.value}: {verdict.error} {verdict.reason}"
     if verdict.outcome is not Outcome.REFUSED:
         return f"{name}[{index}] runs now: take it off the list of refusals" if expected else ""

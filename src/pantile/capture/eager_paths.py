@@ -126,6 +126,18 @@ def _ctc_by_tensors(
     return losses if batched else losses.squeeze(0)
 
 
+def _matmul(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Expand a batch of one; torch squeezes it away only if it needs a gradient."""
+    if kwargs or len(args) != 2 or not all(isinstance(t, Tensor) and t.dim() == 3 for t in args):
+        return func(*args, **kwargs)
+    single, other = sorted(args, key=lambda t: int(t.shape[0]))
+    if single.shape[0] != 1 or other.shape[0] == 1 or single.requires_grad:
+        return func(*args)
+    a, b = args if func is not Tensor.__rmatmul__ else reversed(args)
+    count = other.shape[0]
+    return torch.bmm(a.expand(count, -1, -1), b.expand(count, -1, -1))
+
+
 def _cross_entropy(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Mark the nodes, so that `restore_masked_sums` finds the sum of the class weights."""
     with fx_traceback.annotate({"formula": "cross_entropy"}):
@@ -152,6 +164,10 @@ EAGER_PATHS: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy,
     F.linear_cross_entropy: _cross_entropy,
     F.ctc_loss: _ctc_loss_of,
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    Tensor.__rmatmul__: _matmul,
     F.gaussian_nll_loss: _gaussian_nll,
     torch.prod: _prod,
     Tensor.prod: _prod,
