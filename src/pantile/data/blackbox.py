@@ -10,7 +10,7 @@ import os
 
 from pantile.data.shared import SharedFile
 
-_TAIL = 8192  # as much as an error message shows
+_TAIL = 65536  # a stack of a forked worker holds its parent's, and names every extension module
 _OURS = f"{os.sep}pantile{os.sep}data{os.sep}"
 
 
@@ -42,6 +42,8 @@ def user_frames(dump: str) -> str:
     """
     kept = []
     for block in dump.split("\n\n"):
+        if block.startswith("Extension modules:"):
+            continue
         head, *frames = block.splitlines() or [""]
         mine = [n for n, line in enumerate(frames) if _OURS in line]
         frames = frames[: mine[0]] if mine else frames
