@@ -39,7 +39,10 @@ class Compiler:
         self._training = training
         self.progress = CompileProgress(shown=options.show_compilation_progress_bar)
         if options.engine_name != "reference":
-            logger.info("this version has the reference engine only: %s", options.engine_name)
+            logger.warning(
+                "engine %r is not part of this version: the reference engine runs the model",
+                options.engine_name,
+            )
 
     def read_flags(self) -> tuple[bool, ...]:
         """The train/eval flags the module has now."""
