@@ -10,7 +10,8 @@ import os
 
 from pantile.data.shared import SharedFile
 
-_TAIL = 65536  # a stack of a forked worker holds its parent's, and names every extension module
+_TAIL = 8192  # as much as an error message shows
+_DUMP = 65536  # a forked worker's stack holds its parent's, and names every extension module
 _OURS = f"{os.sep}pantile{os.sep}data{os.sep}"
 
 
@@ -25,10 +26,14 @@ class BlackBox:
         """How much was written so far."""
         return os.fstat(self.file.fd).st_size
 
-    def read(self, start: int = 0) -> str:
+    def read(self, start: int = 0, *, limit: int = _TAIL) -> str:
         """What was written from `start` on, or the last of it."""
-        start = max(start, self.size - _TAIL)
+        start = max(start, self.size - limit)
         return os.pread(self.file.fd, self.size - start, start).decode(errors="replace")
+
+    def frames(self, start: int = 0) -> str:
+        """The user's part of the stacks that were written from `start` on."""
+        return user_frames(self.read(start, limit=_DUMP))
 
     def close(self) -> None:
         """Let go of the file."""

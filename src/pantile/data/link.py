@@ -21,7 +21,7 @@ from pickle import PicklingError
 from typing import Any
 
 from pantile.data import worker
-from pantile.data.blackbox import BlackBox, user_frames
+from pantile.data.blackbox import BlackBox
 from pantile.data.carry import Carried
 from pantile.data.lifetime import open_pidfd
 from pantile.data.messages import Kind, Message
@@ -184,7 +184,7 @@ class WorkerLink:
         what = (
             "the loader's worker" if started else "the loader's worker thread failed to start: it"
         )
-        last_words = user_frames(self._black_box.read())
+        last_words = self._black_box.frames()
         return WorkerDied(
             f"{what} (process {self.pid}) {_how_it_ended(code)} while {status}"
             + (f"\n{last_words}" if last_words else ""),
@@ -215,7 +215,7 @@ class WorkerLink:
             size = self._black_box.size
             if self._ends_within(0.01):
                 break
-        return user_frames(self._black_box.read(before))
+        return self._black_box.frames(before)
 
     @property
     def patience(self) -> Patience:

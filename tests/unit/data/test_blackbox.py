@@ -43,3 +43,15 @@ def test_the_end_of_a_long_text_is_what_is_read():
 
     assert text.endswith("xthe end")
     assert len(text) < 10_000
+
+
+def test_the_users_frame_is_found_before_a_long_list_of_extension_modules():
+    box = BlackBox()
+    stack = 'Current thread 0x1 (most recent call first):\n  File "model.py", line 3 in load\n'
+    os.write(box.file.fd, f"{stack}\nExtension modules: {'torch._C, ' * 2000}".encode())
+
+    frames = box.frames()
+    box.close()
+
+    assert "model.py" in frames
+    assert "torch._C" not in frames
