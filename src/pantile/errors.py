@@ -35,11 +35,10 @@
     │   ├── AlreadyWrapped           the model belongs to another executor (RuntimeError)
     │   ├── NoHardware               there is no device to ask about (AssertionError)
     │   └── OfflineError             the device is only a compile target (AssertionError)
-    ├── DataError                    a loader or dataset misbehaved
-    │   ├── DataArgumentError        … because of an argument (AssertionError)
-    │   ├── WorkerDied               … because its worker process ended
-    │   └── WorkerStalled            … because its worker process does not go on
-    └── StoreError                   a file is damaged, foreign or cannot be written
+    └── DataError                    a loader or dataset misbehaved
+        ├── DataArgumentError        … because of an argument (AssertionError)
+        ├── WorkerDied               … because its worker process ended
+        └── WorkerStalled            … because its worker process does not go on
 
 Each carries what went wrong and, as `fix`, what to do about it. All survive pickling, so a
 worker process can send one to its parent.
@@ -240,10 +239,6 @@ class WorkerDied(DataError):
 
 class WorkerStalled(DataError):
     """A worker process gives no sign of life, or delivers nothing."""
-
-
-class StoreError(Error):
-    """A file is damaged, foreign, or cannot be written."""
 
 
 _combined: dict[tuple[type[Error], type[BaseException]], type[Error]] = {}

@@ -8,7 +8,6 @@ repeat it (in strict mode it happens once, as in PopTorch).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -114,6 +113,3 @@ class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in written:
                 if not isinstance(tensor, FakeTensor):
                     raise write_error(self._attributes.name_of(tensor), str(func))
-
-
-Traced = Callable[..., Any]

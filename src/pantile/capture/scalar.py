@@ -10,7 +10,6 @@ program is traced again when the answer would change.
 from __future__ import annotations
 
 import builtins
-import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,9 +124,6 @@ class ScalarNode:
 
     def neg(self) -> ScalarNode:
         return self._apply(operator.neg)
-
-    def sym_sqrt(self) -> ScalarNode:
-        return self._apply(math.sqrt)
 
     def sym_min(self, other: ScalarNode) -> ScalarNode:
         return self._apply(min, other)

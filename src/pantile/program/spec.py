@@ -21,11 +21,6 @@ class InputKind(Enum):
     HYPER = "hyper"
     ARGUMENT = "argument"
 
-    @property
-    def is_state(self) -> bool:
-        """True for what lives on after the step."""
-        return self not in (InputKind.ARGUMENT, InputKind.HYPER)
-
 
 class OutputKind(Enum):
     """What becomes of a returned value."""

@@ -393,10 +393,6 @@ class PoplarExecutor(Introspection):
                 self._upload()
             self._seen = latest
 
-    def host_weights_version(self) -> int:
-        """How often weights were copied to the host."""
-        return self._host_version.count
-
     @property
     def _host_weights_version(self) -> int:
         return self._host_version.count

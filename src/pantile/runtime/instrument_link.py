@@ -39,8 +39,6 @@ class WeightOwner(Protocol):
 
     def destroy(self) -> None: ...
 
-    def host_weights_version(self) -> int: ...
-
 
 class Watch:
     """The bond between one owner and everything it instrumented. It keeps neither alive."""

@@ -47,9 +47,6 @@ class DeviceOwner:
         self.destroyed += 1
         release(self.module)
 
-    def host_weights_version(self) -> int:
-        return self.pulls
-
 
 class Net(nn.Module):
     """A direct parameter, a direct buffer, two children and a plain attribute."""
