@@ -9,6 +9,8 @@
     │   ├── ForwardError             … because it raised (also of the class that was raised)
     │   └── PlacementError           … because a block or stage is impossible
     ├── ExecutionError               an op failed while running (also of the class it raised)
+    │   ├── CompilerMissing          … or cannot run, because there is no C++ compiler
+    │   └── CompilerFailed           … or because the C++ compiler refused the program
     ├── OperandError                 an op was given an argument it cannot take
     │   ├── OperandValueError        … (ValueError)
     │   ├── OperandTypeError         … (AssertionError)
@@ -35,6 +37,10 @@
     │   ├── AlreadyWrapped           the model belongs to another executor (RuntimeError)
     │   ├── NoHardware               there is no device to ask about (AssertionError)
     │   └── OfflineError             the device is only a compile target (AssertionError)
+    ├── StoreError                   a file cannot be written, or cannot be read
+    │   ├── DamagedFile              … because it is not what was written
+    │   ├── UnknownFormat            … because another version or program wrote it
+    │   └── Untrusted                … because other users could have changed it
     └── DataError                    a loader or dataset misbehaved
         ├── DataArgumentError        … because of an argument (AssertionError)
         ├── WorkerDied               … because its worker process ended
@@ -141,6 +147,14 @@ class ExecutionError(Error):
     """An op failed while the program ran. Instances are also of the class that was raised."""
 
 
+class CompilerMissing(ExecutionError):
+    """The native engine needs a C++ compiler, and there is none that works."""
+
+
+class CompilerFailed(ExecutionError):
+    """The C++ compiler refused the text of a program."""
+
+
 class ProgramError(Error):
     """A graph, its text form or a pass broke an invariant."""
 
@@ -223,6 +237,22 @@ class NoHardware(StateError, AssertionError):
 
 class OfflineError(StateError, AssertionError):
     """The device is offline: programs can be compiled for it, not run."""
+
+
+class StoreError(Error):
+    """A file of the cache, an export or a checkpoint cannot be written or read."""
+
+
+class DamagedFile(StoreError):
+    """A file is not what was written: cut short, changed, or under another name."""
+
+
+class UnknownFormat(StoreError):
+    """A file is of another program, of another kind, or of a format version not known here."""
+
+
+class Untrusted(StoreError):
+    """A file that would be run belongs to, or can be changed by, another user."""
 
 
 class DataError(Error):

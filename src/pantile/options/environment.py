@@ -19,7 +19,7 @@ from pantile.errors import OptionError
 from pantile.options.validate import one_of
 
 ENGINES = ("reference", "native", "tiered")
-DEFAULT_ENGINE = "reference"
+DEFAULT_ENGINE = "native"
 
 IPU_VERSIONS = {"ipu1": 1, "ipu2": 2, "ipu21": 21}
 

@@ -19,7 +19,12 @@ Subgraphs = Mapping[str, fx.GraphModule]
 
 
 def is_random(node: fx.Node, subgraphs: Subgraphs | None = None) -> bool:
-    """True if the node draws random numbers, itself or in one of the `subgraphs` it runs."""
+    """True if the node draws random numbers, itself or in one of the `subgraphs` it runs.
+
+    Attention without dropout does not, though torch counts its operator among the random ones.
+    """
+    if isinstance(node.target, OpOverload) and _argument(node, "dropout_p") == 0:
+        return False
     return _any_operator(node, subgraphs, _draws)
 
 
@@ -54,6 +59,15 @@ def _any_operator(
         for child in module.graph.nodes
     ]
     return any(inner) or any(holds(op) for op in wrapped)
+
+
+def _argument(node: fx.Node, name: str) -> object:
+    """An argument of an operator's call; None if it has none of that name."""
+    for place, entry in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if entry.name == name:
+            default = node.kwargs.get(name, entry.default_value)
+            return node.args[place] if place < len(node.args) else default
+    return None
 
 
 def called_modules(node: fx.Node, subgraphs: Subgraphs) -> Iterator[fx.GraphModule]:

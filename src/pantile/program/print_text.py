@@ -44,6 +44,8 @@ KEYWORDS = {
     InputKind.GRADIENT: "grad",
     InputKind.HYPER: "hyper",
     InputKind.ARGUMENT: "arg",
+    InputKind.SEEDS: "seeds",
+    InputKind.CONSTANT: "lifted",
 }
 INLINE_ELEMENTS = 8
 BARE = re.compile(r"[\w.:/\\@+<>\[\]-]+")

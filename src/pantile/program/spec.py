@@ -20,6 +20,8 @@ class InputKind(Enum):
     GRADIENT = "gradient"
     HYPER = "hyper"
     ARGUMENT = "argument"
+    SEEDS = "seeds"
+    CONSTANT = "constant"
 
 
 class OutputKind(Enum):

@@ -12,7 +12,6 @@ from torch import nn
 
 from pantile.capture.signature import Bound, Signature
 from pantile.errors import CaptureError, StateError
-from pantile.logging import logger
 from pantile.lowering.reference import ReferenceExecutable
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
@@ -38,11 +37,6 @@ class Compiler:
         self._options = options
         self._training = training
         self.progress = CompileProgress(shown=options.show_compilation_progress_bar)
-        if options.engine_name != "reference":
-            logger.warning(
-                "engine %r is not part of this version: the reference engine runs the model",
-                options.engine_name,
-            )
 
     def read_flags(self) -> tuple[bool, ...]:
         """The train/eval flags the module has now."""

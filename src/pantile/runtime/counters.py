@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 Latency = tuple[float, float, float]
 """Shortest, longest, average, in seconds."""
@@ -33,17 +34,32 @@ class StepTimes:
 
     inputs: int = 0
     outputs: int = 0
-    rows: list[Row] = field(default_factory=list)
+    _rows: list[Row] = field(default_factory=list)
+    _tables: list[tuple[Any, Any]] = field(default_factory=list)
     _origin: float = field(default_factory=time.perf_counter)
 
     def begin(self, inputs: int, outputs: int) -> None:
         """A step with so many tensors in and out begins."""
         self.inputs, self.outputs = inputs, outputs
-        self.rows = []
+        self._rows = []
+        self._tables = []
+
+    @property
+    def rows(self) -> list[Row]:
+        """All micro-batches so far, in the order they ran."""
+        tables, self._tables = self._tables, []
+        for times, returned in tables:
+            for row, kept in zip(times.reshape(-1, 4).tolist(), returned.tolist(), strict=True):
+                self._rows.append(Row(tuple(row), bool(kept)))
+        return self._rows
 
     def add(self, times: tuple[float, float, float, float], *, returned: bool) -> None:
         """Note one micro-batch."""
         self.rows.append(Row(times, returned))
+
+    def add_table(self, times: Any, returned: Any) -> None:
+        """Note many micro-batches: arrays [..., 4] and [...], read when somebody asks."""
+        self._tables.append((times, returned))
 
     def column(self, name: str) -> list[float]:
         """One kind of time: of all micro-batches going in, of the returned ones coming out."""

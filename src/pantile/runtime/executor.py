@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -40,6 +40,9 @@ from pantile.runtime.routes import Routes
 from pantile.runtime.step import Machine, Step
 from pantile.runtime.training import OptimizerControl
 from pantile.runtime.weights import Weights
+
+if TYPE_CHECKING:
+    from pantile.runtime.native.engine import NativeEngine
 
 _MANY_PROGRAMS = (16, 64, 256, 1024)
 
@@ -80,6 +83,7 @@ class PoplarExecutor(Introspection):
         self._compiled: list[Compiled] = []
         self._routes = Routes(self._binder)
         self._weights: Weights | None = None
+        self._native: NativeEngine | None = None
         self._update: Update | None = None
         self._reduction: tuple[Any, Reduction] | None = None
         self._attached = False
@@ -139,7 +143,7 @@ class PoplarExecutor(Introspection):
 
     def _run(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> Any:
         assert self._weights is not None
-        collector = OutputCollector(self._mode, self._options.output_return_period, self._batching)
+        collector = self._new_collector()
         fed = self._machine.reader.prepare(compiled.call.names, tensors)
         step = Step(self._machine, self._weights, compiled, fed, collector)
         if self._training:
@@ -147,10 +151,10 @@ class PoplarExecutor(Introspection):
             self._control.before_run()
             # Also when an op fails in the middle: what was updated until then must not be lost.
             self._dirty = self._resident
-            step.train(self._update, self._current_reduction())
+            step.train(self._update, self._current_reduction(), self._native)
             self._control.after_run()
         else:
-            step.infer()
+            step.infer(self._native)
         self._weights.after_step()
         for index in compiled.written_arguments:
             if fed[index] is not tensors[index]:
@@ -158,6 +162,9 @@ class PoplarExecutor(Introspection):
                     tensors[index].copy_(fed[index])
         outputs = [finished(tensor, strict=self._strict) for tensor in collector.gathered()]
         return compiled.rebuild(outputs)
+
+    def _new_collector(self) -> OutputCollector:
+        return OutputCollector(self._mode, self._options.output_return_period, self._batching)
 
     def _current_reduction(self) -> Reduction:
         assert self._control is not None
@@ -176,7 +183,8 @@ class PoplarExecutor(Introspection):
             if self._compiled and self._options.pins_signature:
                 logger.warning("The model is already compiled: compile() is ignored.")
                 return
-            self._prepared(args, kwargs)
+            compiled, tensors = self._prepared(args, kwargs)
+            self._compile_natively(compiled, tensors, wait=True)
             if not self._attached and self._options.connection_type == ConnectionType.Always:
                 self.attachToDevice()
 
@@ -191,9 +199,41 @@ class PoplarExecutor(Introspection):
         if known is not None:
             return known
         bound = self._binder.bind(args, kwargs)
+        before = len(self._compiled)
         compiled, bound = self._compiled_for(bound, variant)
+        if len(self._compiled) > before:
+            self._start_native(compiled, bound.tensors)
         self._routes.remember(args, kwargs, bound, compiled)
         return compiled, bound.tensors
+
+    def _start_native(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> None:
+        """A new program: make its engine; compile now if that is wanted before it has run."""
+        if self._options.engine_name == "reference":
+            return
+        if self._native is None:
+            # Imported late: it is not needed by the reference engine.
+            from pantile.runtime.native.engine import NativeEngine
+
+            self._native = NativeEngine(
+                type(self._user_model).__name__,
+                self._options,
+                self._machine.reader,
+                self._random,
+                self._compiler.progress,
+                self._new_collector(),
+            )
+        if self._options.cache_path is not None or self._native.in_background:
+            self._compile_natively(compiled, tensors, wait=not self._native.in_background)
+
+    def _compile_natively(
+        self, compiled: Compiled, tensors: Sequence[torch.Tensor], *, wait: bool
+    ) -> None:
+        if self._native is None:
+            return
+        assert self._weights is not None
+        fed = self._machine.reader.prepare(compiled.call.names, tensors)
+        reduction = self._current_reduction() if self._update is not None else None
+        self._native.compile_ahead(compiled, self._weights, fed, self._update, reduction, wait=wait)
 
     def _look_again(self, weights: Weights) -> None:
         """The model holds other tensors: forget its programs, unless they were only exchanged.
@@ -271,6 +311,8 @@ class PoplarExecutor(Introspection):
         self._compiled.clear()
         self._routes.clear()
         self._weights = self._update = self._flags = self._reduction = None
+        if self._native is not None:
+            self._native.forget()
 
     # State of the device
 

@@ -62,7 +62,7 @@ class InputReader:
     """Checks and slices the tensors of calls; warns once about each oddity."""
 
     def __init__(self, slicing: Slicing, *, strict: bool) -> None:
-        self._slicing = slicing
+        self.slicing = self._slicing = slicing
         self._strict = strict
         self._warned: set[str] = set()
 

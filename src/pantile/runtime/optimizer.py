@@ -25,16 +25,19 @@ from pantile.lowering.reference import ReferenceExecutable
 from pantile.optim import AdamW
 from pantile.optim.accumulators import NARROW
 from pantile.passes.pipeline import run_passes
+from pantile.program.program import Program
 from pantile.program.spec import TensorSpec
 from pantile.runtime.update_guards import UpdateGuards
 from pantile.runtime.update_values import Feed, Layout
 from pantile.runtime.weights import Weights
 
 _MOST_VARIANTS = 32
+_NO_GRADIENTS: Mapping[str, torch.Tensor] = defaultdict(lambda: torch.empty(0))
+"""Guards are decided by hyper-parameters and state: what stands for gradients does not matter."""
 
 
 @dataclass(frozen=True)
-class _Kind:
+class UpdateKind:
     """What an update is of, besides the optimizer: gradients, divisor, whether they are scaled."""
 
     gradients: tuple[str, ...]
@@ -43,20 +46,30 @@ class _Kind:
 
 
 @dataclass(frozen=True, eq=False)
-class _Variant:
+class UpdateVariant:
     """One traced update."""
 
-    kind: _Kind
+    kind: UpdateKind
     update: UpdateProgram
     executable: ReferenceExecutable
     guards: UpdateGuards
 
+    @property
+    def program(self) -> Program:
+        """What it computes."""
+        return self.executable.program
+
+    @property
+    def creates_state(self) -> bool:
+        """Is this an optimizer's first step, which makes the state that later ones update?"""
+        return bool(self.program.outputs)
+
 
 @dataclass(frozen=True, eq=False)
-class _Current:
+class Current:
     """The update of the last step, and what it was chosen for."""
 
-    variant: _Variant
+    variant: UpdateVariant
     layout: Layout
     feed: Feed
 
@@ -67,8 +80,8 @@ class Update:
     def __init__(self, optimizer: torch.optim.Optimizer, weights: Weights, *, strict: bool) -> None:
         self._weights = weights
         self._strict = strict
-        self._variants: list[_Variant] = []
-        self._current: _Current | None = None
+        self._variants: list[UpdateVariant] = []
+        self._current: Current | None = None
         self._tensors = {entry.name: entry.tensor for entry in weights.state.entries}
         self.names = {id(tensor): name for name, tensor in self._tensors.items()}
         #: Gradients of half parameters are accumulated in float32, unless asked otherwise.
@@ -129,6 +142,16 @@ class Update:
 
     # Running
 
+    @property
+    def has_hooks(self) -> bool:
+        """Does the user want Python to run before or after each update?"""
+        names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+        return not self._strict and any(getattr(self.user, name, None) for name in names)
+
+    def note_step(self) -> None:
+        """Updates were made elsewhere: schedulers warn when they believe that no step was taken."""
+        self.user._opt_called = True  # type: ignore[attr-defined]
+
     def apply(self, gradients: Mapping[str, torch.Tensor], *, divisor: int, scaled: bool) -> None:
         """One weight update."""
         self._run_hooks("_optimizer_step_pre_hooks")
@@ -137,8 +160,7 @@ class Update:
         for output, result in zip(executable.program.outputs, results, strict=True):
             key, _, name = output.name.partition("/")
             self.bound.state[self._tensors[name]][key] = result.clone()
-        # Schedulers warn when they believe that no step was taken.
-        self.user._opt_called = True  # type: ignore[attr-defined]
+        self.note_step()
         self._run_hooks("_optimizer_step_post_hooks")
 
     def _run_hooks(self, which: str) -> None:
@@ -152,24 +174,30 @@ class Update:
         self, gradients: Mapping[str, torch.Tensor], divisor: int, scaled: bool
     ) -> tuple[ReferenceExecutable, Sequence[Any]]:
         """The program of this update and its inputs."""
+        kind = UpdateKind(tuple(gradients), divisor, scaled)
+        specs = {name: TensorSpec.of(gradient) for name, gradient in gradients.items()}
+        current = self.settle(kind, specs)
+        return current.variant.executable, self._values(current.feed, gradients)
+
+    def settle(self, kind: UpdateKind, gradients: Mapping[str, TensorSpec]) -> Current:
+        """The update to run now, for gradients like these: the last one, a known one, or a new."""
         current = self._current
-        kind = _Kind(tuple(gradients), divisor, scaled)
         if (
-            current is not None
-            and current.variant.kind == kind
-            and current.layout.still_holds(self.bound)
+            current is None
+            or current.variant.kind != kind
+            or not current.layout.still_holds(self.bound)
+            or not self._guards_hold(current.variant, current.feed)
         ):
-            values = self._values(current.feed, gradients)
-            if current.variant.guards.hold(values):
-                return current.variant.executable, values
-        return self._choose(gradients, kind)
+            current = self._current = self._choose(gradients, kind)
+        return current
+
+    def _guards_hold(self, variant: UpdateVariant, feed: Feed) -> bool:
+        return not variant.guards or variant.guards.hold(self._values(feed, _NO_GRADIENTS))
 
     def _values(self, feed: Feed, gradients: Mapping[str, torch.Tensor]) -> Sequence[Any]:
         return feed.values(self.bound, self._weights, gradients, self.loss_scaling)
 
-    def _choose(
-        self, gradients: Mapping[str, torch.Tensor], kind: _Kind
-    ) -> tuple[ReferenceExecutable, Sequence[Any]]:
+    def _choose(self, gradients: Mapping[str, TensorSpec], kind: UpdateKind) -> Current:
         """Look for a known program of the present structure; trace one if there is none."""
         self._current = None
         self._check_parameters(self.bound)
@@ -177,32 +205,50 @@ class Update:
         for variant in self._variants:
             if variant.kind == kind and variant.update.structure == structure:
                 feed = self._feed(variant)
-                values = self._values(feed, gradients)
-                if variant.guards.hold(values):
-                    return self._keep(variant, feed), values
-        variant = self._capture(gradients, kind)
-        feed = self._feed(variant)
-        return self._keep(variant, feed), self._values(feed, gradients)
+                if self._guards_hold(variant, feed):
+                    return self._kept(variant, feed)
+        variant = self._capture(self.bound, gradients, kind)
+        return self._kept(variant, self._feed(variant))
 
-    def _feed(self, variant: _Variant) -> Feed:
+    def foresee(self, kind: UpdateKind, gradients: Mapping[str, TensorSpec]) -> UpdateVariant:
+        """The update of later steps, told before the first one has made the optimizer's state."""
+        current = self.settle(kind, gradients)
+        if not current.variant.creates_state:
+            return current.variant
+        twin = copy.copy(self.bound)
+        twin.__dict__["state"] = defaultdict(dict)
+        for output in current.variant.executable.program.outputs:
+            key, _, name = output.name.partition("/")
+            assert isinstance(output.spec, TensorSpec)
+            made = torch.zeros(output.spec.shape, dtype=output.spec.dtype)
+            twin.state[self._tensors[name]][key] = made
+        variant = self._capture(twin, gradients, kind)
+        self._variants.append(variant)
+        return variant
+
+    def _feed(self, variant: UpdateVariant) -> Feed:
         return Feed(variant.update, variant.executable.program, self.bound, self.names)
 
-    def _keep(self, variant: _Variant, feed: Feed) -> ReferenceExecutable:
+    def _kept(self, variant: UpdateVariant, feed: Feed) -> Current:
         """Make this the variant to try first; forget those not used for long."""
         others = [v for v in self._variants if v is not variant]
         self._variants = [variant, *others][:_MOST_VARIANTS]
-        self._current = _Current(variant, Layout(self.bound), feed)
-        return variant.executable
+        return Current(variant, Layout(self.bound), feed)
 
-    def _capture(self, gradients: Mapping[str, torch.Tensor], kind: _Kind) -> _Variant:
+    def _capture(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradients: Mapping[str, TensorSpec],
+        kind: UpdateKind,
+    ) -> UpdateVariant:
         # Imported late for the same reason as in compile.py: tracing needs sympy.
         from pantile.capture.optimizer import capture_update
 
-        known = {self.names[id(p)] for g in self.bound.param_groups for p in g["params"]}
+        known = {self.names[id(p)] for g in optimizer.param_groups for p in g["params"]}
         request = UpdateRequest(
-            self.bound,
+            optimizer,
             self.names,
-            {name: TensorSpec.of(g) for name, g in gradients.items() if name in known},
+            {name: spec for name, spec in gradients.items() if name in known},
             kind.divisor,
             kind.scaled,
             {name: self._weights.whole(name) for name in known},
@@ -210,7 +256,7 @@ class Update:
         update = capture_update(request)
         self.captures += 1
         program = run_passes(update.program)
-        return _Variant(kind, update, ReferenceExecutable(program), UpdateGuards(program))
+        return UpdateVariant(kind, update, ReferenceExecutable(program), UpdateGuards(program))
 
 
 def _detached(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

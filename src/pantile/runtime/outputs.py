@@ -62,6 +62,7 @@ class OutputCollector:
         self._mode, self._period, self._batching = mode, period, batching
         self._kept: list[Sequence[torch.Tensor]] = []
         self._sums: list[list[torch.Tensor] | None] = [None] * batching.replicas
+        self._joined: list[torch.Tensor] | None = None
 
     def wants(self, iteration: int, step: int) -> bool:
         """Will the results of this micro-batch be returned?"""
@@ -88,8 +89,19 @@ class OutputCollector:
         else:
             self._sums[replica] = [a + b for a, b in zip(total, results, strict=True)]
 
+    @property
+    def keeps_all(self) -> bool:
+        """Are results returned as they are, side by side?"""
+        return self._mode is not OutputMode.Sum
+
+    def take(self, joined: Sequence[torch.Tensor]) -> None:
+        """Results of the whole step that lie side by side already."""
+        self._joined = list(joined)
+
     def gathered(self) -> list[torch.Tensor]:
         """One tensor per output of the model."""
+        if self._joined is not None:
+            return self._joined
         kept = self._kept
         if self._mode is OutputMode.Sum:
             kept = [total for total in self._sums if total is not None]

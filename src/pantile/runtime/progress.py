@@ -14,6 +14,8 @@ from typing import Any
 from tqdm import tqdm
 
 _SHOW_AFTER_SECONDS = 0.5
+_PHASES = {"lowering": 10, "C++ compile": 50, "tune": 85, "link": 95}
+"""How much of a native compilation is done when a phase begins."""
 
 
 class CompileProgress:
@@ -25,14 +27,15 @@ class CompileProgress:
         self.elapsed: timedelta | None = None
 
     @contextmanager
-    def compiling(self, name: str) -> Iterator[None]:
-        """A compilation from here to the end of the scope."""
+    def compiling(self, name: str, *, shown: bool = True, more: bool = False) -> Iterator[None]:
+        """A compilation from here to the end of the scope; `more` adds to the latest one's time."""
         begin = time.perf_counter()
+        before = self.elapsed if more and self.elapsed is not None else timedelta()
         self._bar = tqdm(
             total=100,
             desc=f"Graph compilation ({name})",
             delay=_SHOW_AFTER_SECONDS,
-            disable=not self._shown,
+            disable=not (self._shown and shown),
             bar_format="{desc}: {percentage:3.0f}%|{bar:30}| {elapsed} {postfix}",
         )
         try:
@@ -41,10 +44,14 @@ class CompileProgress:
         finally:
             self._bar.close()
             self._bar = None
-            self.elapsed = timedelta(seconds=time.perf_counter() - begin)
+            self.elapsed = before + timedelta(seconds=time.perf_counter() - begin)
+
+    def named_phase(self, name: str) -> None:
+        """A phase of the native compilation begins."""
+        self.phase(name, _PHASES.get(name, 50))
 
     def phase(self, name: str, percent: int) -> None:
         """A phase begins, `percent` of the work being done."""
         if self._bar is not None:
             self._bar.set_postfix_str(name, refresh=False)
-            self._bar.update(percent - self._bar.n)
+            self._bar.update(max(0, percent - self._bar.n))

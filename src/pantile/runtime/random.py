@@ -44,6 +44,20 @@ class RandomStreams:
             finally:
                 torch.set_rng_state(outside)
 
+    def native_stream(self) -> tuple[int, list[int]]:
+        """The seed of a native run, and how many micro-batches each replica ran before.
+
+        Without a seed it is drawn from torch's generator, so `torch.manual_seed` decides it.
+        """
+        if self._seed is not None:
+            return self._derive(-1, 0), list(self._counters)
+        with _generator_in_use:
+            return int(torch.randint(1 << 62, ())), [0] * len(self._counters)
+
+    def advance(self, micro_batches: int) -> None:
+        """Every replica ran so many micro-batches natively."""
+        self._counters = [count + micro_batches for count in self._counters]
+
     def _derive(self, replica: int, counter: int) -> int:
         text = f"{self._seed}/{replica}/{counter}".encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +25,10 @@ from pantile.runtime.outputs import Batching, OutputCollector
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.reduction import Reduction
 from pantile.runtime.weights import Weights, memory_of
+
+if TYPE_CHECKING:
+    from pantile.runtime.native.engine import NativeEngine
+    from pantile.runtime.native.runner import Runner
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,27 +57,71 @@ class Step:
         self._compiled = compiled
         self._tensors = tensors
         self._collector = collector
-        self._memory = {memory_of(tensor) for tensor in tensors}
         self._shared = tensors
         if compiled.written_arguments:
             self._shared = machine.reader.originals(tensors)
-            self._memory |= {memory_of(tensor) for tensor in self._shared}
+        self._destinations: list[torch.Tensor] | None = None
         machine.times.begin(len(tensors), compiled.user_outputs)
 
-    def infer(self) -> None:
+    @cached_property
+    def _memory(self) -> set[int]:
+        """The memory of the call's arguments."""
+        return {memory_of(tensor) for tensor in (*self._tensors, *self._shared)}
+
+    def infer(self, engine: NativeEngine | None = None) -> None:
         """All micro-batches, forward only."""
-        for iteration in range(self._machine.batching.iterations):
+        iteration, end = 0, self._machine.batching.iterations
+        while iteration < end:
+            if engine is not None:
+                runner = engine.ready(self._compiled, self._weights, self._tensors)
+                if runner is not None:
+                    self._run_natively(runner, iteration, end - iteration)
+                    return
+                engine.note_run(self._compiled)
             for replica in range(self._machine.batching.replicas):
                 self._micro_batch(iteration, 0, replica, ())
+            iteration += 1
 
-    def train(self, update: Update, reduction: Reduction) -> None:
+    def train(
+        self, update: Update, reduction: Reduction, engine: NativeEngine | None = None
+    ) -> None:
         """All micro-batches and updates."""
+        iteration, end = 0, self._machine.batching.iterations
+        while iteration < end:
+            if engine is not None:
+                runner = engine.ready(
+                    self._compiled, self._weights, self._tensors, update, reduction
+                )
+                if runner is not None:
+                    count = 1 if runner.one_by_one else end - iteration
+                    self._run_natively(runner, iteration, count)
+                    update.note_step()
+                    iteration += count
+                    continue
+                engine.note_run(self._compiled)
+            self._train_once(iteration, update, reduction)
+            iteration += 1
+
+    def _train_once(self, iteration: int, update: Update, reduction: Reduction) -> None:
+        """One device iteration on the reference engine."""
         scaled = self._compiled.variant.scaled
         extra = (torch.tensor(update.loss_scaling),) if scaled else ()
-        for iteration in range(self._machine.batching.iterations):
-            gradients = self._accumulate(iteration, reduction, extra)
-            if gradients:
-                update.apply(gradients, divisor=reduction.divisor, scaled=scaled)
+        gradients = self._accumulate(iteration, reduction, extra)
+        if gradients:
+            update.apply(gradients, divisor=reduction.divisor, scaled=scaled)
+
+    def _run_natively(self, runner: Runner, first: int, count: int) -> None:
+        """Device iterations outside Python; their results are kept as those of any other."""
+        if self._destinations is None:
+            self._destinations = runner.loop.new_destinations()
+        results = self._destinations
+        runner.run(self._tensors, results, first, count)
+        self._machine.times.add_table(*runner.times(first, count))
+        if count == self._machine.batching.iterations and self._collector.keeps_all:
+            self._collector.take(results)
+            return
+        for replica, kept in runner.kept(results, first, count):
+            self._collector.add(replica, kept)
 
     def _accumulate(
         self, iteration: int, reduction: Reduction, extra: tuple[torch.Tensor, ...]

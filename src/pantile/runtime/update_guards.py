@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from pantile.program.program import Program
+from pantile.program.spec import InputKind
 
 _MOST_ANSWERS = 256
 
@@ -39,6 +40,18 @@ class UpdateGuards:
     def __init__(self, program: Program) -> None:
         self._constants = program.constants
         self._groups = _grouped(program)
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def read_state(self, program: Program) -> bool:
+        """Can a guard's answer change from one update to the next, without the user's doing?"""
+        return any(
+            program.inputs[i].kind is InputKind.OPTIMIZER
+            for group in self._groups
+            for operands in group.operands
+            for i in operands
+        )
 
     def hold(self, values: Sequence[Any]) -> bool:
         """True if every branch goes as it went while tracing."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pantile.capture.hyper import UpdateProgram, shape_of, shared_of, state_name
+from pantile.capture.hyper import Hyper, UpdateProgram, shape_of, shared_of, state_name
 from pantile.program.program import Program
 from pantile.program.spec import InputKind
 from pantile.runtime.weights import Weights
@@ -92,6 +92,15 @@ class Feed:
         named = _places(program, InputKind.HYPER)
         self._scale = [i for i, name in named if name == "loss_scaling"]
         self._hypers = [(i, hypers[name]) for i, name in named if name in hypers]
+
+    def state(self) -> list[Any]:
+        """The optimizer's tensors, at their places among the inputs; None elsewhere."""
+        return self._fixed
+
+    @property
+    def hypers(self) -> Sequence[tuple[int, Hyper]]:
+        """Which input is which hyper-parameter."""
+        return self._hypers
 
     def values(
         self,

@@ -104,6 +104,8 @@ class Weights:
         self._cells = {e.name: _Cell(e, resident=resident) for e in state.entries}
         self._copies: list[dict[str, torch.Tensor]] = [{} for _ in range(replicas)]
         self._written: set[str] = set()
+        #: Counts how often the tensors of the rows were other ones.
+        self.arrangement = 0
         self._arrange()
 
     def _arrange(self) -> None:
@@ -113,6 +115,7 @@ class Weights:
             for replica in range(len(self._copies))
         ]
         self.memory = {memory_of(tensor) for row in self._rows for tensor in row}
+        self.arrangement += 1
 
     # The host's side
 

@@ -43,7 +43,7 @@ DEFAULTS = {
     "profile_dir": None,
     "cache_path": None,
     "uses_ipu_model": False,
-    "engine_name": "reference",
+    "engine_name": "native",
     "is_strict": False,
     "pin_signature": False,
     "pins_signature": False,

@@ -1,0 +1,1 @@
+"""The `pantile` command: one file per sub-command, listed in `main`."""

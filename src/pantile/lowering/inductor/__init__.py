@@ -1,0 +1,8 @@
+"""Program → one shared object, through Inductor's code generator and the C++ compiler.
+
+prepare    numbers become tensors, randomness becomes counters, constants become inputs
+generate   Inductor writes C++ kernels and a host program
+host       the host program on our own header: fixed buffers, nothing allocated after the first run
+build      the C++ compiler
+load       the object in memory, ready to run
+"""

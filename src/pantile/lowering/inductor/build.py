@@ -1,0 +1,134 @@
+"""The C++ compiler: from the text of a program to the bytes of a shared object.
+
+The kernels and the host program are compiled side by side, in a folder of their own that is removed
+afterwards. Nothing is installed and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from pantile.errors import CompilerFailed, CompilerMissing
+from pantile.lowering.inductor.generate import Sources
+from pantile.store.location import default_folder
+
+_NAMES = ("g++", "c++", "clang++")
+_LANGUAGE = ("-std=c++20", "-fPIC", "-w", "-DNDEBUG")
+_SPEED = (
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-ffp-contract=off",
+    "-fno-tree-loop-vectorize",
+)
+_INDUCTOR = (
+    "-DTORCH_INDUCTOR_CPP_WRAPPER",
+    "-DSTANDALONE_TORCH_HEADER",
+    "-DC10_USING_CUSTOM_GENERATED_MACROS",
+)
+_MOST_SECONDS = 1200.0
+_PREFIX = "#include <torch/csrc/inductor/cpp_prefix.h>"
+
+
+def find_compiler() -> str:
+    """The C++ compiler: `$CXX`, or the first of the usual names."""
+    wanted = os.environ.get("CXX")
+    for name in (wanted,) if wanted else _NAMES:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise CompilerMissing(
+        f"there is no C++ compiler: looked for {wanted or ', '.join(_NAMES)}",
+        fix="install one (`apt install g++`), name it in CXX, or run with "
+        'Options.engine("reference")',
+    )
+
+
+@cache
+def compiler_version() -> str:
+    """What the compiler says about itself, in one line."""
+    done = subprocess.run(
+        [find_compiler(), "--version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.stdout.splitlines()[0] if done.stdout else "unknown"
+
+
+def build(sources: Sources) -> bytes:
+    """Compile and link; the bytes of the object."""
+    work = default_folder() / "build"
+    work.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        return _build(sources, Path(folder))
+
+
+def _build(sources: Sources, folder: Path) -> bytes:
+    units = {"host": (sources.host, [*_LANGUAGE, "-O1"])}
+    for number, text in enumerate(_divided(sources.kernels)):
+        units[f"kernels{number}"] = (text, [*_LANGUAGE, *_SPEED, *_INDUCTOR, *_vector_flags()])
+    commands = []
+    for name, (text, flags) in units.items():
+        (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
+        commands.append([find_compiler(), "-c", f"{name}.cpp", *flags, *_includes()])
+    _run_together(commands, folder)
+    library = Path(torch.__file__).parent / "lib"
+    objects = [f"{name}.o" for name in units]
+    link = ["-shared", "-fopenmp", "-o", "program.so", *objects, f"-L{library}", "-ltorch_cpu"]
+    _run_together([[find_compiler(), *link]], folder)
+    return (folder / "program.so").read_bytes()
+
+
+def _divided(kernels: str) -> list[str]:
+    """The kernels in as many units as there are cores to compile them, each worth its start."""
+    parts = [part for part in kernels.split(_PREFIX) if part.strip()]
+    before = parts.pop(0) if parts and "extern" not in parts[0] else ""
+    count = max(1, min(os.cpu_count() or 1, len(kernels) // 20_000 + 1, len(parts)))
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for part in sorted(parts, key=len, reverse=True):
+        min(groups, key=lambda group: sum(map(len, group))).append(part)
+    return [f"{before}\n{_PREFIX}\n" + "\n".join(group) for group in groups if group]
+
+
+def _vector_flags() -> list[str]:
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    isa = pick_vec_isa()
+    return [*(f"-D{macro}" for macro in isa.build_macro()), *isa.build_arch_flags().split()]
+
+
+def _includes() -> list[str]:
+    folder = Path(torch.__file__).parent / "include"
+    return [f"-I{folder}", f"-I{folder / 'torch' / 'csrc' / 'api' / 'include'}"]
+
+
+def _run_together(commands: Sequence[Sequence[str]], folder: Path) -> None:
+    running = [
+        subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for command in commands
+    ]
+    try:
+        outputs = [process.communicate(timeout=_MOST_SECONDS)[1] for process in running]
+    except BaseException:
+        for process in running:
+            process.kill()
+            process.wait()
+        raise
+    for process, output in zip(running, outputs, strict=True):
+        if process.returncode:
+            first = next((line for line in output.splitlines() if "error" in line), output[:300])
+            raise CompilerFailed(
+                f"the C++ compiler failed: {first.strip()}",
+                fix='run with Options.engine("reference")',
+            )

@@ -1,0 +1,150 @@
+"""Inductor as a code generator: from a prepared Program to C++ text.
+
+Inductor's own way to a shared object ends in `AotCodeCompiler.compile`, which is handed the text of
+the kernels and of the host program. While we generate, that one function is exchanged for ours,
+which keeps the text; compiling it is `build`'s work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.errors import ProgramError
+from pantile.lowering.inductor.calls import describe_calls
+from pantile.lowering.inductor.host import host_program
+from pantile.program.program import Program
+from pantile.store.location import default_folder
+
+aten = torch.ops.aten
+
+# Inductor and the function we exchange are of the whole process.
+_inductor_lock = threading.RLock()
+
+# Inductor has better code for these than what their decompositions give.
+_KEPT_WHOLE = frozenset({aten.max_pool2d_with_indices_backward.default})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What may be chosen for one executable, by timing."""
+
+    channels_last: bool = False
+    """Let Inductor choose the layout of convolutions (its `layout_optimization`)."""
+
+    def config(self) -> dict[str, Any]:
+        """As Inductor's configuration."""
+        return {
+            "layout_optimization": self.channels_last,
+            "cpp_wrapper": True,
+            "cpp.dynamic_threads": True,
+            "aot_inductor.output_path": "program",
+            "fallback_random": False,
+            "comprehensive_padding": False,
+            "force_disable_caches": True,
+        }
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The text of one program."""
+
+    kernels: str
+    host: str
+    calls: list[Mapping[str, Any]]
+    """Functions that have no C interface and are called through Python."""
+
+
+def generate(program: Program, settings: Settings) -> Sources:
+    """The C++ of a Program whose inputs are all tensors."""
+    _keep_caches_home()
+    with _inductor_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _generate(program, settings)
+
+
+def _generate(program: Program, settings: Settings) -> Sources:
+    from torch._inductor import config
+    from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+    from torch._inductor.virtualized import V
+
+    module, examples = _retraced(program)
+    taken: dict[str, Any] = {}
+    with ExitStack() as scope:
+        scope.enter_context(torch.no_grad())
+        scope.enter_context(config.patch(settings.config()))
+        scope.enter_context(V.set_aot_compilation(True))
+        scope.enter_context(examples[0].fake_mode)
+        scope.enter_context(V.set_fake_mode(examples[0].fake_mode))
+        scope.enter_context(_taking_sources(taken))
+        module = _recursive_joint_graph_passes(module, input_device=torch.device("cpu")) or module
+        compile_fx_inner(
+            module,
+            examples,
+            cpp_wrapper=True,
+            aot_mode=True,
+            is_inference=True,
+            static_input_idxs=range(len(examples)),
+            extern_node_serializer=describe_calls,
+        )
+    host = host_program(taken["wrapper"], len(program.outputs))
+    return Sources(taken["kernels"], host, taken["calls"])
+
+
+def _retraced(program: Program) -> tuple[fx.GraphModule, list[Any]]:
+    """The program in the operators Inductor has code for, and fake tensors for its inputs."""
+    import torch._inductor.lowering
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    if program.subgraphs:
+        raise ProgramError(
+            f"the program calls subgraphs ({', '.join(program.subgraphs)}): cond, while_loop and "
+            "the like are not compiled",
+            fix="nothing: it runs on the reference engine",
+        )
+    table = {op: rule for op, rule in select_decomp_table().items() if op not in _KEPT_WHOLE}
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with torch.no_grad(), mode:
+        examples = [_empty_like(node) for node in program.placeholders]
+        module = fx.GraphModule(dict(program.constants), program.graph)
+        traced = make_fx(module, decomposition_table=table, tracing_mode="real")(*examples)
+    return traced, examples
+
+
+def _empty_like(node: fx.Node) -> torch.Tensor:
+    value = node.meta["val"]
+    return torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype)
+
+
+@contextmanager
+def _taking_sources(taken: dict[str, Any]) -> Iterator[None]:
+    from torch._inductor import codecache
+
+    def take(
+        graph: Any, wrapper_code: str, kernel_code: str, serialized: Any, **_: Any
+    ) -> list[str]:
+        taken.update(wrapper=wrapper_code, kernels=kernel_code, calls=serialized or [])
+        return []
+
+    compiler: Any = codecache.AotCodeCompiler
+    before = compiler.__dict__["compile"]
+    compiler.compile = staticmethod(take)
+    try:
+        yield
+    finally:
+        compiler.compile = before
+
+
+def _keep_caches_home() -> None:
+    """Inductor writes small probes of the CPU: beside our own cache, not into the system's /tmp."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(default_folder() / "inductor"))

@@ -1,0 +1,57 @@
+"""A Program as a compiler wants it: tensors in, tensors out, nothing hidden.
+
+half_in_single       float16 products are computed in float32 and rounded
+numbers_as_tensors   learning rates, step counts: 0-d tensors
+counter_random       dropout and the like: a function of a seed and the element's index
+lift_constants       tensors of the model that are no state: inputs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pantile.errors import ProgramError
+from pantile.passes.counter_random import counter_random
+from pantile.passes.drop_dead_code import drop_dead_code
+from pantile.passes.half_in_single import half_in_single
+from pantile.passes.lift_constants import lift_constants
+from pantile.passes.numbers_as_tensors import numbers_as_tensors
+from pantile.program.effects import EFFECTS
+from pantile.program.program import Program
+from pantile.program.spec import InputKind, TensorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A Program whose inputs are all tensors, and the tensors its constants became."""
+
+    program: Program
+    constants: tuple[torch.Tensor, ...]
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds a run needs."""
+        entries = self.program.inputs_of(InputKind.SEEDS)
+        return sum(e.spec.shape[0] for e in entries if isinstance(e.spec, TensorSpec))
+
+
+def prepare(program: Program) -> Prepared:
+    """Make a Program compilable; ProgramError if it cannot be."""
+    _check_effects(program)
+    program = half_in_single(program)
+    program = numbers_as_tensors(program)
+    program = counter_random(program)
+    program, constants = lift_constants(program)
+    return Prepared(drop_dead_code(program), tuple(constants))
+
+
+def _check_effects(program: Program) -> None:
+    for node in program.graph.nodes:
+        name = getattr(getattr(node.target, "_schema", None), "name", None)
+        if name in EFFECTS:
+            raise ProgramError(
+                f"{name} must happen once for every micro-batch, in order",
+                fix="nothing: the model runs on the reference engine; remove the call for speed",
+            )

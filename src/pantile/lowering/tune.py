@@ -1,0 +1,107 @@
+"""Which way to compile a program is fastest here: a few short runs decide, and it is recorded.
+
+    layout     only programs with convolutions: Inductor's choice of memory layout, on or off
+    threads    one, or all that torch may use; more threads must earn their keep
+
+Timing runs on copies of the inputs: the state of the model is not touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from pantile.logging import logger
+from pantile.lowering.inductor.generate import Settings
+from pantile.lowering.inductor.load import NativeProgram, NativeRun
+from pantile.lowering.inductor.prepare import Prepared
+
+aten = torch.ops.aten
+
+Samples = Mapping[str, Sequence[torch.Tensor]]
+"""Values for the inputs of each program, to time it with."""
+
+_BUDGET_SECONDS = 0.3
+_MOST_RUNS = 50
+_WORTH = 0.93
+"""More threads are taken if the time drops to this part or below."""
+
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A compiled program, how it was compiled, and what was measured."""
+
+    settings: Settings
+    code: bytes
+    calls: Sequence[Mapping[str, Any]]
+    threads: int = 1
+    microseconds: Mapping[str, float] = field(default_factory=dict)
+
+    def header(self) -> dict[str, Any]:
+        """For the cache entry."""
+        return {
+            "channels_last": self.settings.channels_last,
+            "threads": self.threads,
+            "microseconds": dict(self.microseconds),
+            "calls": [dict(call) for call in self.calls],
+        }
+
+
+def choose(
+    prepared: Prepared,
+    values: Sequence[torch.Tensor] | None,
+    threads: int,
+    compiled: Callable[[Settings], Choice],
+    phase: Callable[[str], None],
+) -> Choice:
+    """The fastest way to run a program with these values."""
+    layouts = [False, True] if values is not None and _has_convolutions(prepared) else [False]
+    choices = [compiled(Settings(channels_last=layout)) for layout in layouts]
+    if values is None:
+        return replace(choices[0], threads=threads)
+    phase("tune")
+    timed = [_timed(choice, prepared, values, threads) for choice in choices]
+    return min(timed, key=lambda choice: min(choice.microseconds.values()))
+
+
+def _has_convolutions(prepared: Prepared) -> bool:
+    return any(node.target in _CONVOLUTIONS for node in prepared.program.graph.nodes)
+
+
+def _timed(
+    choice: Choice, prepared: Prepared, values: Sequence[torch.Tensor], threads: int
+) -> Choice:
+    program = NativeProgram(choice.code, choice.calls)
+    before = torch.get_num_threads()
+    times: dict[str, float] = {}
+    try:
+        for count in sorted({1, threads}):
+            torch.set_num_threads(count)
+            times[str(count)] = round(_time(program, prepared, values) * 1e6, 1)
+    finally:
+        torch.set_num_threads(before)
+    best = threads if times[str(threads)] <= times["1"] * _WORTH else 1
+    logger.debug("timed with channels_last=%s: %s", choice.settings.channels_last, times)
+    return replace(choice, threads=best, microseconds=times)
+
+
+def _time(program: NativeProgram, prepared: Prepared, values: Sequence[torch.Tensor]) -> float:
+    """The shortest time of a run, in seconds; infinite if the program fails on the samples."""
+    run = NativeRun(program, len(prepared.program.outputs))
+    for _ in range(2):  # the first one plans the memory
+        run.run(values)
+    best, end = float("inf"), time.perf_counter() + _BUDGET_SECONDS
+    for _ in range(_MOST_RUNS):
+        begin = time.perf_counter()
+        run.run(values)
+        now = time.perf_counter()
+        best = min(best, now - begin)
+        if now > end:
+            break
+    return best

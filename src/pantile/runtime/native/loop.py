@@ -1,0 +1,256 @@
+"""One device loop, as an executor sees it: give arguments, get results.
+
+    loop = Loop(plan)
+    results = loop.new_destinations()
+    loop.run([images, labels], results)          all device iterations; the GIL is released
+
+Arguments are checked at each call, before a pointer is taken. The C++ side comes back every 0.3 s
+and is called again for the rest, so that Ctrl-C works.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pantile.errors import ExecutionError, InputMismatch, StateError
+from pantile.runtime.native.loop_library import loop_library
+from pantile.runtime.native.plan import Plan, broken_plan
+from pantile.runtime.native.structures import Failure
+from pantile.runtime.native.translation import CallMemory, Translation
+
+DEADLINE = 0.3
+"""Seconds after which the loop lets Python look for signals."""
+
+# The dtype, the shape, and whether a negation or conjugation may be pending: in a complex tensor,
+# and in the imaginary part of a complex number. Longer imaginary parts are not contiguous.
+_Check = tuple[torch.dtype, tuple[int, ...], bool]
+
+
+class Loop:
+    """A plan, ready to run. One call at a time; calls of different loops may overlap."""
+
+    def __init__(self, plan: Plan, *, deadline: float = DEADLINE) -> None:
+        plan.check()
+        self._plan = plan
+        self._free = threading.Lock()
+        self._iterations = plan.schedule.parts.shape[0]
+        self._argument_checks = [_check_of(spec.dtype, spec.shape) for spec in plan.arguments]
+        count = plan.schedule.results
+        self._result_checks = [_check_of(spec.dtype, spec.joined(count)) for spec in plan.results]
+        self._memory = CallMemory.of(plan)
+        self._failure = Failure()
+        self._failure_at = ctypes.addressof(self._failure)
+        self._call, self._address, buffers = _created(plan, self._memory, deadline)
+        self._close = weakref.finalize(self, _destroy, self._address, buffers)
+
+    @property
+    def times(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """When each micro-batch [iteration, step, replica] of the latest run began, was fed, was
+        computed and was kept, in seconds of `time.perf_counter`. The next run overwrites it."""
+        return self._memory.times
+
+    @property
+    def seed(self) -> int:
+        """What the seeds of all micro-batches are made from."""
+        return int(self._memory.seed[0])
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        self._memory.seed[0] = value % (1 << 64)
+
+    @property
+    def counters(self) -> list[int]:
+        """How many micro-batches with seeds each replica has run."""
+        return [int(value) for value in self._memory.counters]
+
+    @counters.setter
+    def counters(self, values: Sequence[int]) -> None:
+        counters = self._memory.counters
+        if len(values) != len(counters):
+            raise StateError(
+                f"{len(values)} counters for {len(counters)} replicas",
+                fix="restore the counters of a loop with as many replicas",
+            )
+        counters[:] = values
+
+    def new_destinations(self) -> list[torch.Tensor]:
+        """Uninitialised tensors for the results of a run."""
+        return [torch.empty(shape, dtype=dtype) for dtype, shape, _ in self._result_checks]
+
+    def close(self) -> None:
+        """Free the programs' buffers. The loop cannot run any more."""
+        if not self._free.acquire(blocking=False):
+            raise _busy()
+        self._close()  # and never release it: there is nothing to run
+
+    def run(
+        self,
+        arguments: Sequence[torch.Tensor],
+        destinations: Sequence[torch.Tensor],
+        first: int = 0,
+        count: int | None = None,
+    ) -> None:
+        """Run `count` device iterations (all that are left) from iteration `first`.
+
+        `arguments` and `destinations` are those of the whole call. If an error or Ctrl-C ends the
+        run, state and destinations hold what was done until then.
+        """
+        if not self._free.acquire(False):
+            raise self._unavailable()
+        try:
+            self._take(self._argument_checks, arguments, self._memory.argument_data)
+            self._take(self._result_checks, destinations, self._memory.result_data)
+            end = self._iterations if count is None else first + count
+            if not 0 <= first <= end <= self._iterations:
+                self._refuse_range(first, end)
+            call, address, failure = self._call, self._address, self._failure_at
+            done = call(address, first, end, 1, failure)
+            while done != end:
+                if done < 0:
+                    raise self._failed()
+                done = call(address, done, end, 0, failure)
+        finally:
+            self._free.release()
+
+    def _take(
+        self,
+        checks: Sequence[_Check],
+        tensors: Sequence[torch.Tensor],
+        pointers: ctypes.Array[ctypes.c_void_p],
+    ) -> None:
+        """Check tensors and note where their data is. This is the host time of a call."""
+        if len(tensors) != len(checks):
+            self._refuse_count(checks, tensors)
+        i = 0
+        try:
+            for i, (dtype, shape, lazy) in enumerate(checks):
+                tensor = tensors[i]
+                if not (
+                    type(tensor) is Tensor
+                    and tensor.dtype is dtype
+                    and tensor.shape == shape
+                    and tensor.is_cpu
+                    and tensor.is_contiguous()
+                    and not (lazy and (tensor.is_neg() or tensor.is_conj()))
+                ):
+                    self._refuse(checks, i, tensor)
+                data = tensor.data_ptr()
+                if not data and tensor.numel():
+                    self._refuse(checks, i, tensor)
+                pointers[i] = data
+        except RuntimeError:  # of torch: a tensor without strides or storage, such as a sparse one
+            self._refuse(checks, i, tensors[i])
+
+    def _refuse_count(self, checks: Sequence[_Check], tensors: Sequence[torch.Tensor]) -> None:
+        if checks is self._argument_checks:
+            raise InputMismatch(
+                f"{len(tensors)} arguments were given; the loop was made for {len(checks)}",
+                fix="pass the arguments the model was compiled for",
+            )
+        raise ExecutionError(
+            f"{len(tensors)} destinations were given; the loop has {len(checks)} results",
+            fix="pass what new_destinations() gives",
+        )
+
+    def _refuse(self, checks: Sequence[_Check], index: int, tensor: Any) -> None:
+        dtype, shape, _ = checks[index]
+        want = f"a contiguous {dtype} tensor of shape {list(shape)} on the CPU"
+        if checks is self._argument_checks:
+            name = self._plan.arguments[index].name
+            raise InputMismatch(
+                f"argument {name!r} is {_described(tensor)}; the model was compiled for {want}",
+                fix=f"convert it, for example with {name}.to({dtype}).contiguous(), or pass "
+                "the shape the model was compiled for",
+            )
+        raise ExecutionError(
+            f"the destination of result {self._plan.results[index].name!r} is "
+            f"{_described(tensor)}; it must be {want}",
+            fix="pass what new_destinations() gives",
+        )
+
+    def _refuse_range(self, first: int, end: int) -> None:
+        raise ExecutionError(
+            f"device iterations {first} to {end} were asked for; the loop has {self._iterations}",
+            fix="keep first and first + count within deviceIterations",
+        )
+
+    def _failed(self) -> ExecutionError:
+        failure = self._failure
+        place = f"device iteration {failure.iteration}"
+        if failure.step >= 0:
+            place += f", accumulation step {failure.step}, replica {failure.replica}"
+        elif failure.replica >= 0:
+            place = f"the weight update of {place}"
+        text = failure.message.decode(errors="replace")
+        return ExecutionError(
+            f"the native program failed in {place}: {text}",
+            fix='run with Options.engine("reference"), which names the op and your line',
+        )
+
+    def _unavailable(self) -> StateError:
+        if self._close.alive:
+            return _busy()
+        return StateError("the device loop was closed", fix="make a new one")
+
+
+def _busy() -> StateError:
+    return StateError(
+        "the device loop is running in another thread",
+        fix="let one thread at a time call a model, or give each thread its own",
+    )
+
+
+def _check_of(dtype: torch.dtype, shape: tuple[int, ...]) -> _Check:
+    lazy = dtype.is_complex or (dtype.is_floating_point and prod(shape) == 1)
+    return dtype, tuple(shape), lazy
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    if value.layout is not torch.strided:
+        return f"a {value.layout} tensor"
+    kind = "tensor" if type(value) is torch.Tensor else type(value).__name__
+    notes = "" if value.is_contiguous() else f" with strides {list(value.stride())}"
+    if value.is_neg() or value.is_conj():
+        notes += " with a pending negation or conjugation"
+    if value.is_cpu and type(value) is torch.Tensor and not value.data_ptr() and value.numel():
+        notes += " without data"
+    return f"a {value.dtype} {kind} of shape {list(value.shape)} on {value.device}{notes}"
+
+
+def _destroy(address: int, buffers: Sequence[torch.Tensor]) -> None:
+    """Free the loop while the tensors it writes to are alive."""
+    loop_library().pantile_loop_destroy(ctypes.c_void_p(address))
+    del buffers
+
+
+def _created(
+    plan: Plan, memory: CallMemory, deadline: float
+) -> tuple[Callable[..., int], int, list[torch.Tensor]]:
+    """The function that runs, the address of the loop, and the tensors it works on."""
+    library, failure = loop_library(), Failure()
+    library.pantile_loop_create.restype = ctypes.c_void_p
+    translation = Translation(plan, memory)
+    address: int | None = None
+    try:
+        translated = translation.translated(deadline)
+        address = library.pantile_loop_create(ctypes.byref(translated), ctypes.byref(failure))
+    finally:
+        if address is None:
+            translation.release_handles()
+    if address is None:
+        raise broken_plan(failure.message.decode(errors="replace"))
+    run = library.pantile_loop_run
+    numbers = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
+    run.argtypes, run.restype = [ctypes.c_void_p, *numbers, ctypes.c_void_p], ctypes.c_int64
+    return run, address, translation.buffers

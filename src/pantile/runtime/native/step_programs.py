@@ -1,0 +1,76 @@
+"""Which programs a step runs natively.
+
+inference               body = inference
+training, G = R = 1     body = gradients and update in one
+training                body = gradients, added to accumulators;  update after the last one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pantile.lowering.native import StepPrograms
+from pantile.passes.accumulate_gradients import accumulate_gradients
+from pantile.passes.fuse_update import fuse
+from pantile.program.spec import TensorSpec
+from pantile.runtime.compiled import Compiled
+from pantile.runtime.optimizer import UpdateKind, UpdateVariant
+from pantile.runtime.reduction import Reduction
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingKind:
+    """How the gradients of a step are put together, and what the update is of."""
+
+    compiled: Compiled
+    reduction: Reduction
+
+    @property
+    def update_kind(self) -> UpdateKind:
+        """As the update is asked for."""
+        names = tuple(self.compiled.gradients)
+        return UpdateKind(names, self.reduction.divisor, self.compiled.variant.scaled)
+
+    @property
+    def gradients(self) -> Mapping[str, TensorSpec]:
+        """What the update is given, by parameter."""
+        groups = self.reduction.grouping.groups
+        return {
+            name: TensorSpec(
+                (max(groups[name]) + 1, *spec.shape) if name in groups else spec.shape,
+                self.accumulator_dtype(spec.dtype),
+            )
+            for name, spec in self.compiled.gradients.items()
+        }
+
+    def accumulator_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """In which dtype such gradients are accumulated."""
+        wanted = self.reduction.accumulator_type
+        return wanted if wanted is not None and dtype.is_floating_point else dtype
+
+    @property
+    def is_fused(self) -> bool:
+        """Does one micro-batch make one update, on the gradients as they are?"""
+        reduction = self.reduction
+        specs = self.compiled.gradients.values()
+        return (
+            reduction.accumulation * reduction.replicas == 1
+            and not reduction.grouping.groups
+            and all(self.accumulator_dtype(spec.dtype) is spec.dtype for spec in specs)
+        )
+
+    def programs(self, variant: UpdateVariant) -> StepPrograms:
+        """What is to be compiled; ProgramError if it cannot be."""
+        gradients = self.compiled.program
+        if self.is_fused:
+            return StepPrograms.of(fuse(gradients, variant.program), None)
+        reduction = self.reduction
+        body = accumulate_gradients(
+            gradients,
+            reduction.accumulator_type,
+            running=reduction.running and reduction.mean and reduction.accumulation > 1,
+        )
+        return StepPrograms.of(body, variant.program)

@@ -1,0 +1,1 @@
+"""Files that are what was written, or an error: containers, the executable cache, trust."""
