@@ -1,4 +1,8 @@
-"""The ratios as a picture: a bar for each workload and peer, with the spread of the rounds."""
+"""The ratios as a picture: a bar for each workload and peer, with the spread of the rounds.
+
+A bar ends at the ratio of the medians, the whiskers at the quartiles of the rounds; the diamond is
+the ratio of the minima.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ratios import Row, columns_of, table
+from benchmarks.ratios import COLUMNS, Row, clock_for, columns_of, table
 
+_TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 _NAMES = {"train": "training step", "infer": "inference"}
 
 
@@ -30,6 +35,7 @@ def _draw_kind(kind: str, rows: Sequence[Row], about: dict[str, Any], folder: Pa
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "pantile"  # the same picture gives the same file
     from matplotlib import pyplot
+    from matplotlib.patches import Patch
 
     threads = sorted({row.threads for row in rows})
     height = max(2.5, 0.26 * _most_bars(rows) + 1.4)
@@ -41,8 +47,8 @@ def _draw_kind(kind: str, rows: Sequence[Row], about: dict[str, Any], folder: Pa
         _bars(axis, [row for row in rows if row.threads == count], columns)
         clock = "CPU time" if count == 1 else "wall time"
         axis.set_title(f"{_NAMES[kind]}, {count} thread{'s' if count > 1 else ''}, {clock}")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=min(len(labels), 5), frameon=False)
+    patches = [Patch(color=_color(column), label=_label(column)) for column in columns]
+    figure.legend(handles=patches, loc="lower center", ncols=3 * len(threads), frameon=False)
     machine, versions = about["machine"], about["versions"]
     figure.suptitle(
         f"peer time / Pantile time (engine {about['engine']}): right of 1, Pantile is faster\n"
@@ -66,33 +72,51 @@ def _most_bars(rows: Sequence[Row]) -> int:
 
 
 def _bars(axis: Any, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Workloads from top to bottom, one bar for each peer, error bars between the quartiles."""
+    """Workloads from top to bottom; a bar for each peer goes from 1 to the ratio of medians."""
     place, ticks = 0.0, []
-    labelled: set[str] = set()
     for row in rows:
         top = place
-        for index, column in enumerate(columns):
-            ratio = row.ratios.get(column)
-            if ratio is None:
-                continue
-            value = ratio.by_median
+        for column in (column for column in columns if column in row.ratios):
+            ratio = row.ratios[column]
+            value, color = ratio.by_median, _color(column)
             spread = [[max(0.0, value - ratio.q1)], [max(0.0, ratio.q3 - value)]]
-            label = None if column in labelled else column
-            labelled.add(column)
-            axis.barh(place, value, 0.85, color=f"C{index}", label=label)
+            axis.barh(place, value - 1, 0.85, left=1, color=color)
             axis.errorbar(value, place, xerr=spread, color="black", lw=0.8, capsize=2)
-            axis.plot([ratio.by_min], [place], marker="|", color="white", ms=7)
+            axis.plot([ratio.by_min], [place], marker="D", color="black", mfc="white", ms=4)
+            end = max(1.0, ratio.q3, ratio.by_min)
+            axis.annotate(
+                f"{value:.2f}",
+                (end, place),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
             place += 1
         ticks.append(((top + place - 1) / 2, row.label))
         place += 1
     axis.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
     axis.invert_yaxis()
+    _scale(axis)
+
+
+def _label(column: str) -> str:
+    return f"{column} (wall)" if clock_for(column, 1) == "wall" else column
+
+
+def _color(column: str) -> str:
+    return f"C{COLUMNS.index(column)}"
+
+
+def _scale(axis: Any) -> None:
+    """Ratios are compared on a logarithmic axis: twice as fast is as far from 1 as half."""
     axis.set_xscale("log")
-    axis.axvline(1.0, color="black", lw=1)
-    shown = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
     low, high = axis.get_xlim()
-    kept = [value for value in shown if low <= value <= high]
-    axis.set_xticks(kept, [f"{value:g}" for value in kept])
+    low, high = min(low, 0.8), max(high, 1.25) * 1.25  # room for the numbers
+    axis.set_xlim(low, high)
+    kept = [value for value in _TICKS if low <= value <= high]
     axis.minorticks_off()
+    axis.set_xticks(kept, [f"{value:g}" for value in kept])
+    axis.axvline(1.0, color="black", lw=1)
     axis.grid(axis="x", alpha=0.3)
     axis.set_axisbelow(True)

@@ -110,10 +110,10 @@ def _least(found: dict[str, Record], clock: str, name: str) -> float:
 
 def _belongs(record: Record, column: str, threads: int) -> bool:
     if column == "jax, CPU":
-        return threads == 1 and record["peer"] == "jax"
+        return threads == 1 and bool(record["peer"] == "jax")
     if column == "eager":
-        return record["family"] == "eager"
-    return record["peer"] == column
+        return bool(record["family"] == "eager")
+    return bool(record["peer"] == column)
 
 
 def _ratio(column: str, peer: Record, ours: Record, clock: str) -> Ratio:

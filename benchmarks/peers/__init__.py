@@ -16,7 +16,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
-from benchmarks.peers.peer import Peer, Settings
+from benchmarks.peers.peer import Engine, Peer, Settings
+
+__all__ = ["FAMILIES", "Engine", "Peer", "Settings", "load"]
 
 FAMILIES = ("eager", "compiled", "jax", "lightning", "paddle", "onnx", "pantile")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,8 +48,8 @@ class Engine:
     close: Callable[[], None] = _nothing
     cpu_clock: Callable[[], float] = time.process_time
     """CPU seconds of the process the engine runs in, all its threads together."""
-    notes: tuple[str, ...] = ()
-    """What the engine warned about while it was prepared."""
+    notes: Sequence[str] = ()
+    """What the engine has warned about so far."""
 
 
 class Peer(ABC):

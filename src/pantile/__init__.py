@@ -72,6 +72,7 @@ from pantile.program.structure import ICustomArgParser
 from pantile.program.structure import register_parser as registerCustomArgParser
 from pantile.runtime.executor import PoplarExecutor
 from pantile.runtime.hardware import ipuHardwareIsAvailable, ipuHardwareVersion
+from pantile.runtime.load import load
 from pantile.runtime.wrap import inferenceModel, trainingModel
 
 __version__ = "0.1.0"
@@ -133,6 +134,7 @@ __all__ = [
     "ipuHardwareVersion",
     "ipu_print_tensor",
     "isRunningOnIpu",
+    "load",
     "logger",
     "module_repr",
     "nearest",

@@ -96,9 +96,9 @@ def _train_eagerly(
         torch.manual_seed(seed)
         result = model(**batch)
         optimizer.zero_grad()
-        _loss_of(result).backward()
+        loss_of(result).backward()
         optimizer.step()
-        yield _snapshot(model, optimizer, result)
+        yield snapshot(model, optimizer, result)
 
 
 def _first_difference(
@@ -111,19 +111,20 @@ def _first_difference(
         # The first call also compiles, which must leave the generator alone.
         torch.manual_seed(seed)
         result = executor(**batch)
-        difference = _compare(_snapshot(model, optimizer, result), wanted)
+        difference = _compare(snapshot(model, optimizer, result), wanted)
         if difference:
             return f"step {step}: {difference}"
     return ""
 
 
-def _loss_of(result: Any) -> torch.Tensor:
+def loss_of(result: Any) -> torch.Tensor:
+    """The loss, which is the first or only thing a client returns."""
     loss = result[0] if isinstance(result, tuple) else result
     assert isinstance(loss, torch.Tensor)
     return loss
 
 
-def _snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, result: Any) -> Snapshot:
+def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, result: Any) -> Snapshot:
     """Copies of all that a step leaves behind, by name; the loss comes first."""
     outputs = result if isinstance(result, tuple) else (result,)
     found = {f"output {i}": tensor for i, tensor in enumerate(outputs)}

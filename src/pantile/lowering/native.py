@@ -66,14 +66,15 @@ class StepPrograms:
 @cache
 def _surroundings() -> Mapping[str, str]:
     """What else machine code depends on."""
-    header = files("pantile.lowering.inductor").joinpath("host.h").read_bytes()
+    folder = files("pantile.lowering.inductor")
+    own = b"".join(folder.joinpath(name).read_bytes() for name in ("host.h", "pool.cpp"))
     return {
         "pantile": version("pantile"),
         "torch": torch.__version__,
         "compiler": compiler_version(),
         "machine": platform.machine(),
         "cpu": _cpu_features(),
-        "header": hashlib.sha256(header).hexdigest(),
+        "own code": hashlib.sha256(own).hexdigest(),
     }
 
 

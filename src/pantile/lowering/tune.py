@@ -3,11 +3,13 @@
     layout     only programs with convolutions: Inductor's choice of memory layout, on or off
     threads    one, or all that torch may use; more threads must earn their keep
 
-Timing runs on copies of the inputs: the state of the model is not touched.
+Timing runs on copies of the inputs: the state of the model is not touched. With `PANTILE_TUNE=0`
+nothing is timed: no change of layout, all threads.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,6 +63,8 @@ def choose(
     phase: Callable[[str], None],
 ) -> Choice:
     """The fastest way to run a program with these values."""
+    if os.environ.get("PANTILE_TUNE") == "0":
+        values = None
     layouts = [False, True] if values is not None and _has_convolutions(prepared) else [False]
     choices = [compiled(Settings(channels_last=layout)) for layout in layouts]
     if values is None:

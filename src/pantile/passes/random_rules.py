@@ -113,9 +113,8 @@ def _cauchy(draw: Draw) -> Term:
 
 
 def _geometric(draw: Draw) -> Term:
-    p = draw.number("p")
-    trials = draw.bits().exponential(torch.float64) * (0.0 if p == 1 else -1 / math.log1p(-p))
-    return trials.call(aten.ceil.default).call(aten.clamp.default, 1.0)
+    trials = draw.bits().exponential(torch.float64) / -math.log1p(-draw.number("p"))
+    return trials.call(aten.ceil.default)
 
 
 def _randint(draw: Draw) -> Term:
@@ -191,6 +190,8 @@ def can_draw(name: str, given: Mapping[str, Any], dtype: torch.dtype) -> bool:
         return False
     if name in ("randint", "randint_like"):
         return _is_range(given.get("low", 0), given["high"])
+    if name == "geometric":
+        return bool(0 < given["p"] < 1)
     if name == "random":
         low, high = given.get("from", 0), given.get("to")
         return _is_range(low, _EVERY_INTEGER[dtype] if high is None else high)

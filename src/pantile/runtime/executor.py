@@ -28,11 +28,13 @@ from pantile.runtime import instrument, ownership
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled, Variant, find
 from pantile.runtime.counters import StepTimes
+from pantile.runtime.engines import MISS, Engines
+from pantile.runtime.exports import Exports
 from pantile.runtime.inputs import InputReader, Slicing
 from pantile.runtime.instrument_link import original_class
 from pantile.runtime.introspection import Introspection
 from pantile.runtime.optimizer import Update
-from pantile.runtime.outputs import Batching, OutputCollector, check_period, finished
+from pantile.runtime.outputs import Batching, check_period, finished
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.reduction import Reduction
 from pantile.runtime.replica_groups import ReplicaGroups
@@ -40,14 +42,16 @@ from pantile.runtime.routes import Routes
 from pantile.runtime.step import Machine, Step
 from pantile.runtime.training import OptimizerControl
 from pantile.runtime.weights import Weights
+from pantile.store.cache import Entry
 
 if TYPE_CHECKING:
+    from pantile.runtime.hot_call import HotCall
     from pantile.runtime.native.engine import NativeEngine
 
 _MANY_PROGRAMS = (16, 64, 256, 1024)
 
 
-class PoplarExecutor(Introspection):
+class PoplarExecutor(Engines, Exports, Introspection):
     """Runs a model as a static program on software IPUs. Call it like the model."""
 
     def __init__(
@@ -84,6 +88,8 @@ class PoplarExecutor(Introspection):
         self._routes = Routes(self._binder)
         self._weights: Weights | None = None
         self._native: NativeEngine | None = None
+        self._hot: HotCall | None = None
+        self._offered: list[Entry] = []
         self._update: Update | None = None
         self._reduction: tuple[Any, Reduction] | None = None
         self._attached = False
@@ -120,6 +126,10 @@ class PoplarExecutor(Introspection):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step: the arguments hold `B * D * G * R` samples on dim 0."""
+        if self._hot is not None and not kwargs:
+            result = self._call_again(args)
+            if result is not MISS:
+                return result
         if self._options.connection_type == ConnectionType.Never:
             raise _offline("a model cannot be run on an offline device")
         self._check_cycle_count()
@@ -129,8 +139,28 @@ class PoplarExecutor(Introspection):
                 return self._call(args, kwargs)
         return self._call(args, kwargs)
 
+    def _call_again(self, args: tuple[Any, ...]) -> Any:
+        """The previous call with other values, if that is all that is different."""
+        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled("cpu"):
+            return MISS
+        with self._lock:
+            hot = self._hot
+            if hot is None:
+                return MISS
+            if self._control is not None:
+                self._control.before_run()
+            else:
+                self._refresh_weights()
+            result = hot.run(args)
+            if result is MISS:
+                self._hot = None
+            elif self._control is not None:
+                self._control.after_run()
+            return result
+
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._lock:
+            self._hot = None
             compiled, tensors = self._prepared(args, kwargs)
             if not self._attached:
                 self.attachToDevice()
@@ -156,24 +186,14 @@ class PoplarExecutor(Introspection):
         else:
             step.infer(self._native)
         self._weights.after_step()
+        if isinstance(tensors, tuple):  # the arguments of the call as they were given
+            self._hot = self._hot_call(compiled, tensors, step.native_whole)
         for index in compiled.written_arguments:
             if fed[index] is not tensors[index]:
                 with torch.no_grad():
                     tensors[index].copy_(fed[index])
         outputs = [finished(tensor, strict=self._strict) for tensor in collector.gathered()]
         return compiled.rebuild(outputs)
-
-    def _new_collector(self) -> OutputCollector:
-        return OutputCollector(self._mode, self._options.output_return_period, self._batching)
-
-    def _current_reduction(self) -> Reduction:
-        assert self._control is not None
-        kind, running = self._control.accumulator_type, self._control.needs_running_mean
-        if self._reduction is None or self._reduction[0] != (kind, running):
-            groups = self._groups.grouping()
-            reduction = Reduction.of(self._options, kind, groups, running=running)
-            self._reduction = ((kind, running), reduction)
-        return self._reduction[1]
 
     # Compiling
 
@@ -205,35 +225,6 @@ class PoplarExecutor(Introspection):
             self._start_native(compiled, bound.tensors)
         self._routes.remember(args, kwargs, bound, compiled)
         return compiled, bound.tensors
-
-    def _start_native(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> None:
-        """A new program: make its engine; compile now if that is wanted before it has run."""
-        if self._options.engine_name == "reference":
-            return
-        if self._native is None:
-            # Imported late: it is not needed by the reference engine.
-            from pantile.runtime.native.engine import NativeEngine
-
-            self._native = NativeEngine(
-                type(self._user_model).__name__,
-                self._options,
-                self._machine.reader,
-                self._random,
-                self._compiler.progress,
-                self._new_collector(),
-            )
-        if self._options.cache_path is not None or self._native.in_background:
-            self._compile_natively(compiled, tensors, wait=not self._native.in_background)
-
-    def _compile_natively(
-        self, compiled: Compiled, tensors: Sequence[torch.Tensor], *, wait: bool
-    ) -> None:
-        if self._native is None:
-            return
-        assert self._weights is not None
-        fed = self._machine.reader.prepare(compiled.call.names, tensors)
-        reduction = self._current_reduction() if self._update is not None else None
-        self._native.compile_ahead(compiled, self._weights, fed, self._update, reduction, wait=wait)
 
     def _look_again(self, weights: Weights) -> None:
         """The model holds other tensors: forget its programs, unless they were only exchanged.
@@ -310,7 +301,7 @@ class PoplarExecutor(Introspection):
         """A parameter object replaced on the host means other state: compile again."""
         self._compiled.clear()
         self._routes.clear()
-        self._weights = self._update = self._flags = self._reduction = None
+        self._weights = self._update = self._flags = self._reduction = self._hot = None
         if self._native is not None:
             self._native.forget()
 
@@ -455,6 +446,7 @@ class PoplarExecutor(Introspection):
                 "an inference model has no optimizer", fix="wrap it with poptorch.trainingModel"
             )
         with self._lock:
+            self._hot = None
             self._control.set(optimizer, compiled=bool(self._compiled), update=self._update)
 
     def train(self, mode: bool = True) -> PoplarExecutor:
@@ -467,6 +459,7 @@ class PoplarExecutor(Introspection):
             self._model.training = mode
             self._flags = self._compiler.read_flags()
             self._routes.clear()
+            self._hot = None
         return self
 
     def eval(self) -> PoplarExecutor:

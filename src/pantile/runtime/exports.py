@@ -25,7 +25,6 @@ from pantile.runtime.export.file import (
 from pantile.runtime.export.modules import plain_class
 from pantile.runtime.export.options import options_data
 from pantile.runtime.export.paths import Paths
-from pantile.store.cache import Entry
 
 if TYPE_CHECKING:
     from pantile.runtime.executor import PoplarExecutor
@@ -90,13 +89,6 @@ class Exports:
             calls = calls_from(data)
         executor._offer_entries(file.entries)
         compile_calls(executor, calls)
-
-    def _executable_entries(self) -> list[Entry]:
-        """The machine code of the compiled programs; an engine without any has none."""
-        return []
-
-    def _offer_entries(self, entries: Sequence[Entry]) -> None:
-        """Machine code to use instead of compiling, where its key fits."""
 
 
 def compile_calls(

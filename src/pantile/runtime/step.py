@@ -61,6 +61,8 @@ class Step:
         if compiled.written_arguments:
             self._shared = machine.reader.originals(tensors)
         self._destinations: list[torch.Tensor] | None = None
+        #: What ran all of the step, if it ran natively from beginning to end.
+        self.native_whole: Runner | None = None
         machine.times.begin(len(tensors), compiled.user_outputs)
 
     @cached_property
@@ -119,6 +121,7 @@ class Step:
         self._machine.times.add_table(*runner.times(first, count))
         if count == self._machine.batching.iterations and self._collector.keeps_all:
             self._collector.take(results)
+            self.native_whole = runner
             return
         for replica, kept in runner.kept(results, first, count):
             self._collector.add(replica, kept)

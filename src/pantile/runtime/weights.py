@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
@@ -135,6 +136,19 @@ class Weights:
         if moved:
             self._arrange()
         return True
+
+    def identity(self) -> list[Any]:
+        """Where and what the host's tensors are, to be compared with `is_still`."""
+        return [
+            (cell.host.data_ptr(), cell.host.shape, cell.host.stride(), cell.host.requires_grad)
+            for cell in self._cells.values()
+        ]
+
+    def is_still(self, identity: list[Any]) -> bool:
+        """Does the module hold the very tensors it held then, in the same memory?"""
+        if self._tables is not None and not self._tables.unchanged():
+            return False
+        return self.identity() == identity
 
     def after_step(self) -> None:
         """What the host writes from now on is an edit, which all replicas must see."""

@@ -53,14 +53,13 @@ STRUCTURES: list[Call] = [
     (aten.exponential.default, [(6, 4)], DOUBLE, (2.0,), {}),
     (aten.cauchy.default, [(6, 4)], SINGLE, (), {}),
     (aten.geometric.default, [(6, 4)], torch.int32, (0.3,), {}),
-    (aten.geometric.default, [(6, 4)], SINGLE, (1.0,), {}),
     (aten.randint.default, [], SINGLE, (9, [2, 3]), {}),
     (aten.randint.low, [], SINGLE, (-9, 9, [7]), {"dtype": torch.int32}),
     (aten.randint_like.default, [(6, 4)], SINGLE, (9,), {}),
-    (aten.randint_like.low_dtype, [(6, 4)], SINGLE, (-9, 9), {"dtype": torch.uint8}),
+    (aten.randint_like.low_dtype, [(6, 4)], SINGLE, (3, 9), {"dtype": torch.uint8}),
     (aten.random.default, [(6, 4)], torch.int8, (), {}),
     (aten.random.to, [(6, 4)], SINGLE, (9,), {}),
-    (getattr(aten.random, "from"), [(6, 4)], torch.int64, (-9, None), {}),
+    (getattr(aten.random, "from"), [(6, 4)], torch.int64, (9, None), {}),
     (aten.randperm.default, [], SINGLE, (7,), {}),
     (aten.multinomial.default, [(6, 4)], SINGLE, (1,), {}),
     (aten.multinomial.default, [(4,)], DOUBLE, (3,), {}),
@@ -164,13 +163,19 @@ def test_two_sites_have_seeds_of_their_own() -> None:
     assert torch.equal(b, draw(one, OTHER))
 
 
-@pytest.mark.parametrize("element", [0, 1, 77])
-def test_an_element_is_uniform_over_seeds_in_sequence(element: int) -> None:
-    program = converted(program_of((aten.rand.default, [], SINGLE, ([element + 1],), {})))
+def test_every_element_is_uniform_over_seeds_in_sequence() -> None:
+    program = converted(program_of((aten.rand.default, [], SINGLE, ([80],), {})))
 
-    drawn = torch.tensor([draw(program, seed)[element].item() for seed in range(2000)])
+    drawn = over_seeds(program, 1000)
 
-    check_uniform((drawn * 16).long(), 16)
+    for element in (0, 1, 2, 63, 77):
+        check_uniform((drawn[:, element] * 16).long(), 16)
+
+
+def over_seeds(program: Program, count: int) -> torch.Tensor:
+    """What a program without operands draws with the seeds 0, 1, 2, …"""
+    executable = ReferenceExecutable(program)
+    return torch.stack([executable.run([torch.tensor([seed])])[0] for seed in range(count)])
 
 
 def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -282,9 +287,9 @@ def test_integers_are_uniform_in_their_range(low: int, high: int) -> None:
 def test_a_permutation_has_every_number_once_at_every_place_alike() -> None:
     program = converted(program_of((aten.randperm.default, [], SINGLE, (8,), {})))
 
-    rows = torch.stack([draw(program, seed) for seed in range(2000)])
+    rows = over_seeds(program, 1000)
 
-    assert torch.equal(rows.sort(dim=1).values, torch.arange(8).expand(2000, 8))
+    assert torch.equal(rows.sort(dim=1).values, torch.arange(8).expand(1000, 8))
     for place in range(8):
         check_uniform(rows[:, place], 8)
 
@@ -397,6 +402,7 @@ def test_the_empty_tensor_that_dropout_fills_is_dropped() -> None:
     assert not any(n.target is aten.empty_like.default for n in program.graph.nodes)
 
 
+@pytest.mark.slow  # compiles C++ that includes the headers of torch: 20 s
 def test_compiled_code_draws_the_same_bits() -> None:
     """Through Inductor, whose loops compute in vectors and have a remainder."""
     build = Builder()

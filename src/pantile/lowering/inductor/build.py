@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -73,9 +74,13 @@ def build(sources: Sources) -> bytes:
 
 
 def _build(sources: Sources, folder: Path) -> bytes:
-    units = {"host": (sources.host, [*_LANGUAGE, "-O1"])}
+    # Twice as fast to compile as -O1, and no slower to run: it is one long row of calls.
+    units = {"host": (sources.host, [*_LANGUAGE, "-Og"])}
     for number, text in enumerate(_divided(sources.kernels)):
         units[f"kernels{number}"] = (text, [*_LANGUAGE, *_SPEED, *_INDUCTOR, *_vector_flags()])
+    if "aoti_torch_cpu_max_pool2d_with_indices(" in sources.host:
+        pool = files("pantile.lowering.inductor").joinpath("pool.cpp").read_text(encoding="utf-8")
+        units["pool"] = (pool, [*_LANGUAGE, *_SPEED, "-ftree-loop-vectorize"])
     commands = []
     for name, (text, flags) in units.items():
         (folder / f"{name}.cpp").write_text(text, encoding="utf-8")

@@ -55,6 +55,7 @@ def describe_calls(nodes: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 def _described(node: Any) -> Mapping[str, Any]:
     name = str(node.target).removeprefix("torch.ops.").replace("::", ".")
+    name = name if name.count(".") == 2 else f"{name}.default"
     arguments = [[argument.name, *_encoded(argument.arg, name)] for argument in node.inputs]
     schema = find_target(name)._schema  # type: ignore[attr-defined]
     positional = [a.name for a in schema.arguments if not a.kwarg_only]

@@ -8,6 +8,7 @@ which keeps the text; compiling it is `build`'s work.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from pantile.errors import ProgramError
+from pantile.errors import Error, ProgramError
 from pantile.lowering.inductor.calls import describe_calls
 from pantile.lowering.inductor.host import host_program
+from pantile.lowering.inductor.kernels import catch_in_loops
 from pantile.program.program import Program
 from pantile.store.location import default_folder
 
@@ -29,8 +31,10 @@ aten = torch.ops.aten
 # Inductor and the function we exchange are of the whole process.
 _inductor_lock = threading.RLock()
 
-# Inductor has better code for these than what their decompositions give.
-_KEPT_WHOLE = frozenset({aten.max_pool2d_with_indices_backward.default})
+# ATen's kernels are several times faster than what Inductor writes for these.
+_LEFT_TO_ATEN = frozenset(
+    {aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default}
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Settings:
             "aot_inductor.output_path": "program",
             "fallback_random": False,
             "comprehensive_padding": False,
-            "force_disable_caches": True,
+            "inplace_padding": False,
+            "fx_graph_cache": False,
         }
 
 
@@ -64,11 +69,30 @@ class Sources:
 
 
 def generate(program: Program, settings: Settings) -> Sources:
-    """The C++ of a Program whose inputs are all tensors."""
+    """The C++ of a Program whose inputs are all tensors; ProgramError if there is none."""
     _keep_caches_home()
     with _inductor_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _generate(program, settings)
+        try:
+            return _generate(program, settings)
+        except Error:
+            raise
+        except Exception as error:
+            raise _explained(error) from error
+
+
+def _explained(error: Exception) -> Error:
+    """Inductor's error as one line that names the operator, if it knows which."""
+    inner = getattr(error, "inner_exception", error)  # it wraps what its passes raise
+    if isinstance(inner, Error):
+        return inner
+    text = str(inner)
+    operator = re.search(r"^\s*target: (\S+)", text, re.MULTILINE)
+    what = f"there is no code for {operator[1]}" if operator else "there is no code for the program"
+    why = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return ProgramError(
+        f"{what}: {type(inner).__name__}: {why[:300]}", fix="nothing: it runs on the reference engine"
+    )
 
 
 def _generate(program: Program, settings: Settings) -> Sources:
@@ -85,6 +109,8 @@ def _generate(program: Program, settings: Settings) -> Sources:
         scope.enter_context(examples[0].fake_mode)
         scope.enter_context(V.set_fake_mode(examples[0].fake_mode))
         scope.enter_context(_taking_sources(taken))
+        scope.enter_context(_quick_simplify())
+        scope.enter_context(_left_to_aten())
         module = _recursive_joint_graph_passes(module, input_device=torch.device("cpu")) or module
         compile_fx_inner(
             module,
@@ -93,10 +119,9 @@ def _generate(program: Program, settings: Settings) -> Sources:
             aot_mode=True,
             is_inference=True,
             static_input_idxs=range(len(examples)),
-            extern_node_serializer=describe_calls,
         )
     host = host_program(taken["wrapper"], len(program.outputs))
-    return Sources(taken["kernels"], host, taken["calls"])
+    return Sources(catch_in_loops(taken["kernels"]), host, taken["calls"])
 
 
 def _retraced(program: Program) -> tuple[fx.GraphModule, list[Any]]:
@@ -112,7 +137,7 @@ def _retraced(program: Program) -> tuple[fx.GraphModule, list[Any]]:
             "the like are not compiled",
             fix="nothing: it runs on the reference engine",
         )
-    table = {op: rule for op, rule in select_decomp_table().items() if op not in _KEPT_WHOLE}
+    table = {op: rule for op, rule in select_decomp_table().items() if op not in _LEFT_TO_ATEN}
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with torch.no_grad(), mode:
         examples = [_empty_like(node) for node in program.placeholders]
@@ -129,11 +154,11 @@ def _empty_like(node: fx.Node) -> torch.Tensor:
 @contextmanager
 def _taking_sources(taken: dict[str, Any]) -> Iterator[None]:
     from torch._inductor import codecache
+    from torch._inductor.virtualized import V
 
-    def take(
-        graph: Any, wrapper_code: str, kernel_code: str, serialized: Any, **_: Any
-    ) -> list[str]:
-        taken.update(wrapper=wrapper_code, kernels=kernel_code, calls=serialized or [])
+    def take(graph: Any, wrapper_code: str, kernel_code: str, *_: Any, **__: Any) -> list[str]:
+        calls = describe_calls(V.extern_kernel_nodes)
+        taken.update(wrapper=wrapper_code, kernels=kernel_code, calls=calls)
         return []
 
     compiler: Any = codecache.AotCodeCompiler
@@ -143,6 +168,44 @@ def _taking_sources(taken: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         compiler.compile = before
+
+
+@contextmanager
+def _left_to_aten() -> Iterator[None]:
+    from torch._inductor.lowering import fallback_handler, lowerings
+
+    before = {op: lowerings[op] for op in _LEFT_TO_ATEN if op in lowerings}
+    lowerings.update({op: fallback_handler(op, add_to_fallback_set=False) for op in _LEFT_TO_ATEN})
+    try:
+        yield
+    finally:
+        lowerings.update(before)
+
+
+@contextmanager
+def _quick_simplify() -> Iterator[None]:
+    """Half of Inductor's time goes into simplifying indices, mostly in vain.
+
+    Sums of products need only be expanded, a hundred times sooner; and of what a pooling window
+    makes (`Min` of quotients) nothing becomes simpler.
+    """
+    import sympy
+    from torch.utils._sympy.functions import Max, Min
+
+    def quick(expression: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(expression, sympy.Expr) and not args and not kwargs:
+            if all(isinstance(part, polynomial) for part in sympy.preorder_traversal(expression)):
+                return sympy.expand(expression)
+            if expression.has(Min, Max):
+                return expression
+        return before(expression, *args, **kwargs)
+
+    polynomial = (sympy.Symbol, sympy.Integer, sympy.Add, sympy.Mul)
+    before, sympy.simplify = sympy.simplify, quick
+    try:
+        yield
+    finally:
+        sympy.simplify = before
 
 
 def _keep_caches_home() -> None:

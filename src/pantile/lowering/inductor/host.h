@@ -48,11 +48,15 @@
 #define CACHE_TORCH_MEMORY_FORMAT(name) \
   static auto cached_torch_memory_format_##name = aoti_torch_memory_format_##name()
 
+extern "C" const char* torch_exception_get_what_without_backtrace();
+
 namespace pantile {
 
+// A function of the C interface failed: its name, and what torch says about it.
 [[noreturn]] AOTI_NOINLINE inline void fail(const char* call) {
   std::string text(call);
-  throw std::runtime_error(text.substr(0, text.find('(')));
+  const char* why = torch_exception_get_what_without_backtrace();
+  throw std::runtime_error(text.substr(0, text.find('(')) + ": " + (why == nullptr ? "" : why));
 }
 
 // A handle that belongs to the context carries a mark in its lowest bit, so that whoever owns
@@ -101,6 +105,7 @@ struct Context {
   std::vector<View> views;
   size_t next_buffer = 0;
   size_t next_view = 0;
+  bool recorded = false;
   bool planned = false;
   int64_t clock = 0;
   char* arena = nullptr;
@@ -258,16 +263,35 @@ inline void plan(Context& context) {
   context.planned = true;
 }
 
+// What was recorded until a run failed is worth nothing.
+inline void forget_recording(Context& context) {
+  context.buffers.clear();
+  context.buffer_of.clear();
+  context.clock = 0;
+}
+
+// One tensor can be several outputs.
+inline void release_outputs(Context& context) {
+  std::vector<AtenTensorHandle>& outputs = context.outputs;
+  std::sort(outputs.begin(), outputs.end());
+  outputs.erase(std::unique(outputs.begin(), outputs.end()), outputs.end());
+  for (AtenTensorHandle handle : outputs) {
+    if (handle != nullptr && !is_marked(handle)) aoti_torch_delete_tensor_object(handle);
+  }
+  outputs.clear();
+}
+
 inline AOTITorchError call_function(
     void*, int64_t index, int64_t int_count, int64_t* ints, int64_t tensor_count,
     AtenTensorHandle* tensors) {
   for (int64_t i = 0; i < tensor_count; i++) tensors[i] = plain(tensors[i]);
-  if (callback == nullptr) return 1;
-  AOTITorchError error = callback(index, int_count, ints, tensor_count, tensors);
+  if (callback == nullptr || callback(index, int_count, ints, tensor_count, tensors) != 0) {
+    throw std::runtime_error("a call through Python");
+  }
   if (!current->planned) {
     for (int64_t i = 0; i < tensor_count; i++) note_birth(tensors[i]);
   }
-  return error;
+  return AOTI_TORCH_SUCCESS;
 }
 
 }  // namespace pantile
@@ -367,11 +391,70 @@ inline AOTITorchError pantile_new_tensor_handle(AtenTensorHandle self, AtenTenso
   }
 PANTILE_SCALAR_TO_TENSOR(float, float32)
 PANTILE_SCALAR_TO_TENSOR(double, float64)
+PANTILE_SCALAR_TO_TENSOR(uint8_t, uint8)
+PANTILE_SCALAR_TO_TENSOR(int8_t, int8)
+PANTILE_SCALAR_TO_TENSOR(int16_t, int16)
 PANTILE_SCALAR_TO_TENSOR(int32_t, int32)
 PANTILE_SCALAR_TO_TENSOR(int64_t, int64)
 PANTILE_SCALAR_TO_TENSOR(bool, bool)
 #undef PANTILE_SCALAR_TO_TENSOR
 
+extern "C" void pantile_max_pool2d(
+    const float* source, float* result, int64_t* indices, int64_t planes, const int64_t* down,
+    const int64_t* across);
+
+namespace pantile {
+
+inline bool is_plain_float(AtenTensorHandle tensor, int64_t* dims, int64_t** sizes) {
+  int32_t dtype = 0;
+  bool contiguous = false;
+  AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor, &dtype));
+  AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_is_contiguous(tensor, &contiguous));
+  AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor, dims));
+  AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor, sizes));
+  return dtype == aoti_torch_dtype_float32() && contiguous;
+}
+
+// Ours for plain floats, ATen's for the rest.
+inline AOTITorchError max_pool2d(
+    AtenTensorHandle self, const int64_t* kernel, int64_t kernel_count, const int64_t* stride,
+    int64_t stride_count, const int64_t* padding, int64_t padding_count, const int64_t* dilation,
+    int64_t dilation_count, int32_t ceil_mode, AtenTensorHandle* values, AtenTensorHandle* places) {
+  int64_t dims = 0;
+  int64_t* sizes = nullptr;
+  if (!is_plain_float(self, &dims, &sizes) || dims != 4 || ceil_mode != 0 ||
+      sizes[2] * sizes[3] > std::numeric_limits<int32_t>::max()) {
+    return aoti_torch_cpu_max_pool2d_with_indices(
+        self, kernel, kernel_count, stride, stride_count, padding, padding_count, dilation,
+        dilation_count, ceil_mode, values, places);
+  }
+  int64_t windows[2][6];
+  for (int64_t i = 0; i < 2; i++) {
+    int64_t k = kernel[kernel_count > 1 ? i : 0];
+    int64_t s = stride_count == 0 ? k : stride[stride_count > 1 ? i : 0];
+    int64_t p = padding[padding_count > 1 ? i : 0];
+    int64_t d = dilation[dilation_count > 1 ? i : 0];
+    int64_t results = (sizes[2 + i] + 2 * p - d * (k - 1) - 1) / s + 1;
+    const int64_t window[6] = {k, s, p, d, sizes[2 + i], results};
+    std::copy(window, window + 6, windows[i]);
+  }
+  const int64_t shape[4] = {sizes[0], sizes[1], windows[0][5], windows[1][5]};
+  const int64_t strides[4] = {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
+  int32_t cpu = aoti_torch_device_type_cpu();
+  AOTI_TORCH_ERROR_CODE_CHECK(
+      empty_strided(4, shape, strides, aoti_torch_dtype_float32(), cpu, 0, values));
+  AOTI_TORCH_ERROR_CODE_CHECK(
+      empty_strided(4, shape, strides, aoti_torch_dtype_int64(), cpu, 0, places));
+  pantile_max_pool2d(static_cast<const float*>(data_of(self)),
+                     static_cast<float*>(data_of(plain(*values))),
+                     static_cast<int64_t*>(data_of(plain(*places))), shape[0] * shape[1],
+                     windows[0], windows[1]);
+  return AOTI_TORCH_SUCCESS;
+}
+
+}  // namespace pantile
+
+#define aoti_torch_cpu_max_pool2d_with_indices pantile::max_pool2d
 #define aoti_torch_empty_strided pantile::empty_strided
 #define aoti_torch_new_tensor_handle pantile_new_tensor_handle
 #define aoti_torch_proxy_executor_call_function pantile::call_function
@@ -389,9 +472,7 @@ void* pantile_create(void) { return new (std::nothrow) pantile::Context(); }
 void pantile_destroy(void* given) {
   auto* context = static_cast<pantile::Context*>(given);
   if (context == nullptr) return;
-  for (AtenTensorHandle handle : context->outputs) {
-    if (handle != nullptr && !pantile::is_marked(handle)) aoti_torch_delete_tensor_object(handle);
-  }
+  pantile::release_outputs(*context);
   for (auto& view : context->views) {
     if (view.handle != nullptr) aoti_torch_delete_tensor_object(view.handle);
   }
@@ -407,14 +488,13 @@ int pantile_run(void* given, AtenTensorHandle* inputs, AtenTensorHandle* outputs
   pantile::Context* outside = std::exchange(pantile::current, context);
   int result = 0;
   try {
-    if (!context->planned && context->next_view + context->buffers.size() > 0) pantile::plan(*context);
+    pantile::release_outputs(*context);
+    if (context->recorded && !context->planned) pantile::plan(*context);
+    if (!context->recorded) pantile::forget_recording(*context);
     context->next_buffer = context->next_view = 0;
-    for (AtenTensorHandle& handle : context->outputs) {
-      if (handle != nullptr && !pantile::is_marked(handle)) aoti_torch_delete_tensor_object(handle);
-      handle = nullptr;
-    }
     context->outputs.resize(pantile_output_count, nullptr);
     run_program(inputs, context->outputs.data());
+    context->recorded = true;
     for (int64_t i = 0; i < pantile_output_count; i++) outputs[i] = pantile::plain(context->outputs[i]);
   } catch (const std::exception& error) {
     context->error = error.what();

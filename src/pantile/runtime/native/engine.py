@@ -104,7 +104,8 @@ class NativeEngine:
         current, kind = None, None
         if update is not None and reduction is not None and compiled.gradients:
             if update.has_hooks:
-                return self._refuse(compiled, "step hooks of the optimizer are run by Python")
+                self._refuse(compiled, "step hooks of the optimizer are run by Python")
+                return None
             kind = TrainingKind(compiled, reduction)
             current = update.settle(kind.update_kind, kind.gradients)
             if current.variant.creates_state:
@@ -175,7 +176,8 @@ class NativeEngine:
         kind: TrainingKind | None,
     ) -> Runner | None:
         if compiled.written_arguments and self._reader.slicing.group_size > 1:
-            return self._refuse(compiled, "it writes to arguments that replicas share")
+            self._refuse(compiled, "it writes to arguments that replicas share")
+            return None
         variant = None if current is None else current.variant
         wait = not self.in_background
         step = self._step(compiled, variant, kind, weights, tensors, wait=wait)
@@ -205,7 +207,8 @@ class NativeEngine:
                 one_by_one=variant is not None and variant.guards.read_state(variant.program),
             )
         except (ProgramError, CompilerMissing) as error:
-            return self._refuse(compiled, str(error))
+            self._refuse(compiled, str(error))
+            return None
         reduction = None if kind is None else kind.reduction
         self._bound[id(compiled)] = _Bound(runner, weights.arrangement, current, reduction)
         return runner

@@ -30,6 +30,8 @@ from pantile.runtime.native.translation import CallMemory, Translation
 DEADLINE = 0.3
 """Seconds after which the loop lets Python look for signals."""
 
+_BACKTRACE = "\nException raised from"  # as torch's errors go on after their first lines
+
 # The dtype, the shape, and whether a negation or conjugation may be pending: in a complex tensor,
 # and in the imaginary part of a complex number. Longer imaginary parts are not contiguous.
 _Check = tuple[torch.dtype, tuple[int, ...], bool]
@@ -190,7 +192,7 @@ class Loop:
             place += f", accumulation step {failure.step}, replica {failure.replica}"
         elif failure.replica >= 0:
             place = f"the weight update of {place}"
-        text = failure.message.decode(errors="replace")
+        text = failure.message.decode(errors="replace").partition(_BACKTRACE)[0]
         return ExecutionError(
             f"the native program failed in {place}: {text}",
             fix='run with Options.engine("reference"), which names the op and your line',

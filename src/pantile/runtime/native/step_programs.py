@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from pantile.lowering.native import StepPrograms
 from pantile.passes.accumulate_gradients import accumulate_gradients
 from pantile.passes.fuse_update import fuse
-from pantile.program.spec import TensorSpec
+from pantile.program.program import Program
+from pantile.program.spec import InputKind, TensorSpec
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.optimizer import UpdateKind, UpdateVariant
 from pantile.runtime.reduction import Reduction
@@ -64,13 +66,31 @@ class TrainingKind:
 
     def programs(self, variant: UpdateVariant) -> StepPrograms:
         """What is to be compiled; ProgramError if it cannot be."""
-        gradients = self.compiled.program
+        gradients, update = self.compiled.program, without_unread_numbers(variant.program)
         if self.is_fused:
-            return StepPrograms.of(fuse(gradients, variant.program), None)
+            return StepPrograms.of(fuse(gradients, update), None)
         reduction = self.reduction
         body = accumulate_gradients(
             gradients,
             reduction.accumulator_type,
             running=reduction.running and reduction.mean and reduction.accumulation > 1,
         )
-        return StepPrograms.of(body, variant.program)
+        return StepPrograms.of(body, update)
+
+
+def without_unread_numbers(update: Program) -> Program:
+    """An update without the settings its rule does not read.
+
+    A scheduler leaves `initial_lr` in the optimizer: that is no reason to compile again.
+    """
+    pairs = list(zip(update.placeholders, update.inputs, strict=True))
+    unread = [n.name for n, e in pairs if e.kind is InputKind.HYPER and not n.users]
+    if not unread:
+        return update
+
+    def drop(graph: fx.Graph) -> None:
+        for node in graph.find_nodes(op="placeholder"):
+            if node.name in unread:
+                graph.erase_node(node)
+
+    return update.edit(drop, inputs=tuple(e for n, e in pairs if n.name not in unread))

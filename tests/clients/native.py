@@ -1,0 +1,211 @@
+"""Whether the native engine trains a client model as eager PyTorch does.
+
+    step 1    eager PyTorch and the reference engine: the same bits
+    step 2    eager PyTorch, the native engine, and eager PyTorch in float64
+
+The second step is compared: outputs, parameters, buffers, optimizer state. Machine code adds in
+another order, so bits differ; a tensor is `close` if the greatest difference is at most 1e-5 of its
+greatest value. Where that fails, float64 decides: the native engine may be at most four times as far
+from it as eager PyTorch in float32 is.
+
+    python -m tests.clients.native plain transformer         one model, its verdict as JSON
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from tests.clients.chance import no_chance, without_dropout
+from tests.clients.client import Batch, Client, Optimizer, Snapshot, loss_of, optimizer_of, snapshot
+from torch import nn
+
+import poptorch
+
+CLOSE = 1e-5
+SHARE, SLACK, NUDGES = 4.0, 1e-6, 2
+"""How far from float64: this many times eager's own distance, and a little; eager is also run with
+its weights moved by their last bit so many times, since one run can be close by luck."""
+
+Outcome = Literal["close", "rounding", "reference", "refused", "wrong", "crashed"]
+
+
+@dataclass(frozen=True)
+class NativeVerdict:
+    """What became of one client.
+
+    `close` and `rounding` are good: see the top of the file. `reference`: it was not compiled, and
+    the detail is the message. `refused`: Pantile does not take the model on any engine.
+    """
+
+    outcome: Outcome
+    difference: float = 0.0
+    detail: str = ""
+    compile_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+def judge_native(client: Client) -> NativeVerdict:
+    """Take two steps in all three ways, without chance, and compare the second."""
+    torch.manual_seed(0)
+    with no_chance():
+        model = without_dropout(client.model().train())
+        batches = [client.batch() for _ in range(2)]
+        halfway = _Halfway.of(copy.deepcopy(model), client, batches[0])
+        try:
+            native = _train_natively(model, client, batches)
+        except poptorch.Error as error:
+            return NativeVerdict("refused", detail=f"{type(error).__name__}: {error}")
+        if native.messages or not native.compile_seconds:
+            detail = "; ".join(native.messages) or "no native program was used"
+            return NativeVerdict("reference", detail=detail)
+        outcome, difference, detail = _compare(native.results, halfway, batches[1])
+    return NativeVerdict(outcome, difference, detail, native.compile_seconds, native.seconds)
+
+
+def judge_apart(family: str, name: str, *, timeout: float = 900.0) -> NativeVerdict:
+    """The verdict of a process of its own: a crash in machine code ends only that."""
+    begin = time.perf_counter()
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.clients.native", family, name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return NativeVerdict("crashed", detail=f"not done after {timeout:.0f} s")
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        return NativeVerdict("crashed", detail=f"exit {done.returncode}: {' | '.join(lines[-3:])}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return NativeVerdict(**found | {"seconds": time.perf_counter() - begin})
+
+
+@dataclass(frozen=True)
+class _Native:
+    results: Snapshot
+    messages: tuple[str, ...]
+    compile_seconds: float
+    seconds: float
+
+
+def _train_natively(model: nn.Module, client: Client, batches: list[Batch]) -> _Native:
+    optimizer = optimizer_of(model, client.optimizer)
+    options = poptorch.Options().showCompilationProgressBar(False).engine("native")
+    executor = poptorch.trainingModel(model, options, optimizer)
+    begin = time.perf_counter()
+    with _Listening() as messages:
+        for batch in batches:
+            result = executor(**batch)
+    compiled = sum(entry.header["seconds"] for entry in executor._executable_entries())
+    return _Native(
+        snapshot(model, optimizer, result), tuple(messages), compiled, time.perf_counter() - begin
+    )
+
+
+class _Listening(logging.Handler):
+    """The warnings of Pantile, while in the `with`."""
+
+    def __enter__(self) -> list[str]:
+        self.found: list[str] = []
+        logging.getLogger("poptorch::python").addHandler(self)
+        return self.found
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("poptorch::python").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self.found.append(record.getMessage())
+
+
+@dataclass(frozen=True)
+class _Halfway:
+    """A model that eager PyTorch has trained for one step."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    kind: Optimizer
+
+    @staticmethod
+    def of(model: nn.Module, client: Client, batch: Batch) -> _Halfway:
+        optimizer = optimizer_of(model, client.optimizer)
+        _step(model, optimizer, batch)
+        return _Halfway(model, optimizer, client.optimizer)
+
+    def go_on(self, batch: Batch, dtype: torch.dtype = torch.float32, nudge: int = 0) -> Snapshot:
+        """The second step of a copy; the weights are moved by half of float32's last bit, if told."""
+        model = copy.deepcopy(self.model).to(dtype)
+        if nudge:
+            generator = torch.Generator().manual_seed(nudge)
+            for parameter in model.parameters():
+                signs = torch.rand(parameter.shape, generator=generator).round() * 2 - 1
+                parameter.data *= 1 + signs * 2.0**-23
+        optimizer = optimizer_of(model, self.kind)
+        optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
+        given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in batch.items()}
+        return _step(model, optimizer, given)
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Snapshot:
+    result = model(**batch)
+    optimizer.zero_grad()
+    loss_of(result).backward()
+    optimizer.step()
+    return snapshot(model, optimizer, result)
+
+
+def _compare(native: Snapshot, halfway: _Halfway, batch: Batch) -> tuple[Outcome, float, str]:
+    eager = halfway.go_on(batch)
+    if native.keys() != eager.keys():
+        return "wrong", 0.0, f"different names: {sorted(native.keys() ^ eager.keys())[:5]}"
+    names = [name for name in eager if name != "random state"]
+    distances = {name: _distance(native[name], eager[name]) for name in names}
+    worst = max(names, key=lambda name: distances[name])
+    far = [name for name in names if not distances[name] <= CLOSE]
+    if not far:
+        return "close", distances[worst], ""
+    wide = halfway.go_on(batch, torch.float64)
+    runs = [eager, *(halfway.go_on(batch, nudge=n) for n in range(1, NUDGES + 1))]
+    wrong = []
+    for name in far:
+        ours = _distance(native[name], wide[name])
+        theirs = max(_distance(run[name], wide[name]) for run in runs)
+        if not ours <= SHARE * theirs + SLACK:
+            wrong.append(f"{name}: {ours:.1e} from float64, eager {theirs:.1e}")
+    if wrong:
+        return "wrong", distances[worst], f"{len(wrong)} of {len(names)}: {'; '.join(wrong[:3])}"
+    return "rounding", distances[worst], f"{len(far)} of {len(names)}, most {worst}"
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The greatest difference, as a part of the greatest value of `b`."""
+    if a.shape != b.shape:
+        return float("inf")
+    if a.numel() == 0:
+        return 0.0
+    a, b = a.double(), b.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    difference = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=float("inf")).max()
+    scale = b.abs().nan_to_num(posinf=0.0).max()
+    return float(difference / scale) if scale > 0 else float(difference)
+
+
+def main(arguments: list[str]) -> None:
+    """Judge one client and print the verdict."""
+    from tests.clients.report import clients_of
+    from tests.clients.torchvision_ops import declare_missing_ops
+
+    torch.set_num_threads(1)
+    declare_missing_ops()
+    family, name = arguments
+    [client] = [client for client in clients_of(family) if client.name == name]
+    print(json.dumps(asdict(judge_native(client))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
