@@ -4,16 +4,17 @@ PYTHON ?= python3
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs install clean
+.PHONY: help demo test bench check docs install clean
 
 help:
 	@echo "make demo      create .venv, install, train a small CNN on MNIST and reload it"
 	@echo "make test      create .venv, install, static checks and all tests"
+	@echo "make bench     create .venv, install the peers, measure beside them (ARGS: see --help)"
 	@echo "make check     static checks only: ruff, mypy, import layers, sizes"
 	@echo "make docs      build the documentation into site/"
 	@echo "make install   create .venv and install with all developer tools"
 	@echo "make clean     remove .venv and everything generated"
-	@echo "Variables: PYTHON (python3), TORCH_INDEX, ARGS (flags of the demo, arguments of pytest)"
+	@echo "Variables: PYTHON (python3), TORCH_INDEX, ARGS (flags of demo and bench, arguments of pytest)"
 
 demo:
 	@scripts/install core
@@ -26,6 +27,10 @@ test:
 	@scripts/install clients
 	@scripts/check
 	@scripts/test $(ARGS)
+
+bench:
+	@scripts/install bench
+	@.venv/bin/python -m benchmarks $(ARGS)
 
 check:
 	@scripts/install dev

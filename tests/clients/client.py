@@ -144,13 +144,14 @@ def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, result: Any) ->
 def _compare(got: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> str:
     if got.keys() != wanted.keys():
         return f"different names: {sorted(got.keys() ^ wanted.keys())[:5]}"
-    wrong = [name for name in wanted if not _same_bits(got[name], wanted[name])]
+    wrong = [name for name in wanted if not same_bits(got[name], wanted[name])]
     if not wrong:
         return ""
     return f"{len(wrong)} of {len(wanted)} differ, first {wrong[0]}"
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal dtype, shape and memory."""
     if a.dtype is not b.dtype or a.shape != b.shape:
         return False
     if a.is_floating_point():

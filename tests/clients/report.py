@@ -3,8 +3,12 @@
     python -m tests.clients.report                   all of them
     python -m tests.clients.report timm plain        some families
     python -m tests.clients.report -k bert           those with "bert" in their name
+    python -m tests.clients.report --engine native   on the native engine, each in a process of its
+                                                     own; see tests/clients/native.py
 
-The exit code is 1 if any model is wrong, or refused without being expected to be.
+`PANTILE_CACHE_DIR=folder` keeps what was compiled for the next time, and `PANTILE_TUNE=0` compiles
+each program once, without timing it. The exit code is 1 if any model is wrong, or refused without
+being expected to be.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from collections import Counter
 
 import torch
 from tests.clients.client import Client, complaint, judge
+from tests.clients.native import judge_apart, native_complaint
 from tests.clients.torchvision_ops import declare_missing_ops
 
 FAMILIES = ("plain", "timm", "torchvision", "transformers")
@@ -42,27 +47,54 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.clients.report")
     parser.add_argument("families", nargs="*", default=FAMILIES, metavar="family")
     parser.add_argument("-k", default="", help="only names that contain this")
+    parser.add_argument("--engine", choices=("reference", "native"), default="reference")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     declare_missing_ops()
-
-    outcomes: Counter[str] = Counter()
-    complaints = []
-    print(f"{'family':13} {'model':30} {'outcome':8} {'eager':>8} {'pantile':>8}")
-    for family in chosen.families:
-        for client in clients_of(family):
-            if chosen.k not in client.name:
-                continue
-            verdict = judge(client)
-            outcomes[verdict.outcome] += 1
-            times = f"{verdict.eager_seconds:7.2f}s {verdict.pantile_seconds:7.2f}s"
-            detail = verdict.detail.partition("\n")[0]
-            print(f"{family:13} {client.name:30} {verdict.outcome:8} {times} {detail}", flush=True)
-            complaints += [text] if (text := complaint(client, verdict)) else []
-    print(", ".join(f"{outcomes[key]} {key}" for key in ("bitwise", "refused", "wrong")))
+    report = _report_native if chosen.engine == "native" else _report_reference
+    outcomes, complaints = report(
+        [
+            (family, client)
+            for family in chosen.families
+            for client in clients_of(family)
+            if chosen.k in client.name
+        ]
+    )
+    print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
     for text in complaints:
         print(f"unexpected: {text}")
     return 1 if complaints else 0
+
+
+Report = tuple[Counter[str], list[str]]
+
+
+def _report_reference(clients: list[tuple[str, Client]]) -> Report:
+    outcomes: Counter[str] = Counter()
+    complaints = []
+    print(f"{'family':13} {'model':30} {'outcome':8} {'eager':>8} {'pantile':>8}")
+    for family, client in clients:
+        verdict = judge(client)
+        outcomes[verdict.outcome] += 1
+        times = f"{verdict.eager_seconds:7.2f}s {verdict.pantile_seconds:7.2f}s"
+        detail = verdict.detail.partition("\n")[0]
+        print(f"{family:13} {client.name:30} {verdict.outcome:8} {times} {detail}", flush=True)
+        complaints += [text] if (text := complaint(client, verdict)) else []
+    return outcomes, complaints
+
+
+def _report_native(clients: list[tuple[str, Client]]) -> Report:
+    outcomes: Counter[str] = Counter()
+    complaints = []
+    print(f"{'family':13} {'model':30} {'outcome':9} {'differs':>8} {'compile':>8}")
+    for family, client in clients:
+        verdict = judge_apart(family, client.name)
+        outcomes[verdict.outcome] += 1
+        numbers = f"{verdict.difference:8.1e} {verdict.compile_seconds:7.1f}s"
+        detail = verdict.detail.partition("\n")[0]
+        print(f"{family:13} {client.name:30} {verdict.outcome:9} {numbers} {detail}", flush=True)
+        complaints += [text] if (text := native_complaint(client, verdict)) else []
+    return outcomes, complaints
 
 
 if __name__ == "__main__":

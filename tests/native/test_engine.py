@@ -100,12 +100,51 @@ def test_a_destroyed_executor_starts_again() -> None:
 
 def test_a_detached_executor_goes_on() -> None:
     pair = training_pair()
-    pair.check(*batch(), calls=2)
+    pair.check(*batch(), calls=4)
 
     for executor in (pair.native, pair.reference):
         executor.detachFromDevice()
-
     pair.check(*batch(), calls=2)
+
+    assert pair.native.isAttachedToDevice()
+
+
+def test_a_loss_scale_set_between_calls_holds() -> None:
+    """1 and other factors are different programs; 64 and 128 are not."""
+    pair = training_pair(lambda p: poptorch.optim.SGD(p, lr=0.1, momentum=0.9, loss_scaling=64.0))
+    pair.check(*batch(), calls=4)
+
+    for executor in (pair.native, pair.reference):
+        executor._control.optimizer.loss_scaling = 1024.0
+        executor.setOptimizer(executor._control.optimizer)
+
+    pair.check(*batch(), calls=3)
+
+
+def test_evaluation_mode_is_another_program() -> None:
+    model = nn.Sequential(nn.Dropout(0.5))
+    x = torch.ones(4, 16)
+    infer = poptorch.inferenceModel(model, options())
+    for _ in range(4):
+        assert not torch.equal(infer(x), x)
+
+    infer.eval()
+
+    for _ in range(3):
+        assert torch.equal(infer(x), x)
+
+
+def test_a_parameter_frozen_between_calls_stays() -> None:
+    pair = training_pair()
+    pair.check(*batch(), calls=4)
+
+    for executor in (pair.native, pair.reference):
+        executor.model.first.weight.requires_grad_(False)
+    before = pair.native.model.first.weight.clone()
+    pair.check(*batch(), calls=3)
+
+    assert torch.equal(pair.native.model.first.weight, before)
+    assert runs_natively(pair.native)
 
 
 def test_executors_run_on_two_threads_at_once() -> None:
@@ -208,7 +247,8 @@ def test_step_hooks_of_an_optimizer_run_in_python(compilations: Compilations) ->
 
 def test_a_hook_registered_later_is_called_from_then_on() -> None:
     step, calls = training(options(deviceIterations=2)), []
-    step(*batch(2))
+    for _ in range(4):
+        step(*batch(2))
     assert runs_natively(step)
 
     step._control.optimizer.register_step_post_hook(lambda *_: calls.append(1))

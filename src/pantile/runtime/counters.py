@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 Latency = tuple[float, float, float]
 """Shortest, longest, average, in seconds."""
@@ -28,6 +28,12 @@ class Row:
     returned: bool
 
 
+class WholeRun(Protocol):
+    """What knows the times of the latest step."""
+
+    def all_times(self) -> tuple[Any, Any]: ...
+
+
 @dataclass
 class StepTimes:
     """The rows of the latest step."""
@@ -36,18 +42,20 @@ class StepTimes:
     outputs: int = 0
     _rows: list[Row] = field(default_factory=list)
     _tables: list[tuple[Any, Any]] = field(default_factory=list)
+    _whole: WholeRun | None = None
     _origin: float = field(default_factory=time.perf_counter)
 
     def begin(self, inputs: int, outputs: int) -> None:
         """A step with so many tensors in and out begins."""
         self.inputs, self.outputs = inputs, outputs
-        self._rows = []
-        self._tables = []
+        self._rows, self._tables, self._whole = [], [], None
 
     @property
     def rows(self) -> list[Row]:
         """All micro-batches so far, in the order they ran."""
         tables, self._tables = self._tables, []
+        if self._whole is not None:
+            tables, self._whole = [self._whole.all_times()], None
         for times, returned in tables:
             for row, kept in zip(times.reshape(-1, 4).tolist(), returned.tolist(), strict=True):
                 self._rows.append(Row(tuple(row), bool(kept)))
@@ -60,6 +68,11 @@ class StepTimes:
     def add_table(self, times: Any, returned: Any) -> None:
         """Note many micro-batches: arrays [..., 4] and [...], read when somebody asks."""
         self._tables.append((times, returned))
+
+    def take_whole(self, tensors: tuple[int, int], run: WholeRun) -> None:
+        """A step with so many tensors in and out was run at once; its times are asked for later."""
+        self.inputs, self.outputs = tensors
+        self._rows, self._tables, self._whole = [], [], run
 
     def column(self, name: str) -> list[float]:
         """One kind of time: of all micro-batches going in, of the returned ones coming out."""

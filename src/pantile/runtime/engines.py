@@ -90,6 +90,7 @@ class Engines:
         if (
             runner is None
             or runner.one_by_one
+            or not runner.loop.takes_plain_arguments
             or self._weights is None
             or self._weights.resident
             or self._batching.replicas > 1

@@ -39,7 +39,6 @@ class HotCall:
         arguments: Sequence[torch.Tensor],
     ) -> None:
         self._compiled, self._runner, self._update = compiled, runner, update
-        self._iterations = machine.batching.iterations
         self._times = machine.times
         self._counts = (len(arguments), compiled.user_outputs)
         self._kinds = [(tensor.dtype, tensor.shape) for tensor in arguments]
@@ -51,22 +50,21 @@ class HotCall:
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """What the model returns; `MISS` if this is another kind of call."""
-        if len(arguments) != len(self._kinds) or not self._same_objects():
+        kinds = self._kinds
+        if len(arguments) != len(kinds) or not self._same_objects():
             return MISS
-        for tensor, (dtype, shape) in zip(arguments, self._kinds, strict=True):
+        for tensor, (dtype, shape) in zip(arguments, kinds, strict=True):
             if (
                 type(tensor) is not Tensor
                 or tensor.dtype is not dtype
                 or tensor.shape != shape
                 or tensor.requires_grad
+                or not tensor.is_cpu
                 or not tensor.is_contiguous()
             ):
                 return MISS
-        runner = self._runner
-        results = runner.loop.new_destinations()
-        self._times.begin(*self._counts)
-        runner.run(arguments, results, 0, self._iterations)
-        self._times.add_table(*runner.times(0, self._iterations))
+        results = self._runner.run_whole(arguments)
+        self._times.take_whole(self._counts, self._runner)
         if self._update is not None:
             self._update.note_step()
         return self._compiled.rebuild([finished(tensor, strict=False) for tensor in results])

@@ -22,6 +22,7 @@ from pantile.errors import CaptureError, StateError
 from pantile.program.spec import InputKind
 
 _NARROWED = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
+_VALUES = dict.values
 _SLOTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -31,6 +32,7 @@ class HostTables:
     def __init__(self, module: nn.Module) -> None:
         tables = (vars(child).get(slot) for child in module.modules() for slot in _SLOTS)
         self._tables = [table for table in tables if table is not None]
+        self._sizes = list(map(len, self._tables))
         self._known = self._present()
 
     def _present(self) -> list[object]:
@@ -38,8 +40,9 @@ class HostTables:
 
     def unchanged(self) -> bool:
         """True if nothing was added, removed or replaced."""
-        present = self._present()
-        return len(present) == len(self._known) and all(map(operator.is_, present, self._known))
+        if list(map(len, self._tables)) != self._sizes:
+            return False
+        return all(map(operator.is_, chain.from_iterable(map(_VALUES, self._tables)), self._known))
 
 
 class _Cell:

@@ -7,6 +7,7 @@ which keeps the text; compiling it is `build`'s work.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -50,6 +51,8 @@ class Settings:
             "layout_optimization": self.channels_last,
             "cpp_wrapper": True,
             "cpp.dynamic_threads": True,
+            # Two passes of sums are faster than one with a division for each number.
+            "cpp.use_two_step_variance_threshold": 1 << 30,
             "aot_inductor.output_path": "program",
             "fallback_random": False,
             "comprehensive_padding": False,
@@ -71,7 +74,7 @@ class Sources:
 def generate(program: Program, settings: Settings) -> Sources:
     """The C++ of a Program whose inputs are all tensors; ProgramError if there is none."""
     _keep_caches_home()
-    with _inductor_lock, warnings.catch_warnings():
+    with _inductor_lock, warnings.catch_warnings(), _quiet_inductor():
         warnings.simplefilter("ignore")
         try:
             return _generate(program, settings)
@@ -79,6 +82,18 @@ def generate(program: Program, settings: Settings) -> Sources:
             raise
         except Exception as error:
             raise _explained(error) from error
+
+
+@contextmanager
+def _quiet_inductor() -> Iterator[None]:
+    """Keep its warnings (an operator without a C function, say) out of the user's terminal."""
+    log = logging.getLogger("torch._inductor")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _explained(error: Exception) -> Error:
@@ -91,7 +106,8 @@ def _explained(error: Exception) -> Error:
     what = f"there is no code for {operator[1]}" if operator else "there is no code for the program"
     why = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return ProgramError(
-        f"{what}: {type(inner).__name__}: {why[:300]}", fix="nothing: it runs on the reference engine"
+        f"{what}: {type(inner).__name__}: {why[:300]}",
+        fix="nothing: it runs on the reference engine",
     )
 
 
@@ -172,10 +188,12 @@ def _taking_sources(taken: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _left_to_aten() -> Iterator[None]:
-    from torch._inductor.lowering import fallback_handler, lowerings
+    from torch._inductor import lowering
 
+    lowerings: dict[Any, Any] = lowering.lowerings
+    fallback: Any = lowering.fallback_handler
     before = {op: lowerings[op] for op in _LEFT_TO_ATEN if op in lowerings}
-    lowerings.update({op: fallback_handler(op, add_to_fallback_set=False) for op in _LEFT_TO_ATEN})
+    lowerings.update({op: fallback(op, add_to_fallback_set=False) for op in _LEFT_TO_ATEN})
     try:
         yield
     finally:

@@ -399,6 +399,12 @@ PANTILE_SCALAR_TO_TENSOR(int64_t, int64)
 PANTILE_SCALAR_TO_TENSOR(bool, bool)
 #undef PANTILE_SCALAR_TO_TENSOR
 
+// Fortran's BLAS, which libtorch_cpu exports, as a rule.
+extern "C" __attribute__((weak)) void sgemm_(
+    const char* left, const char* right, const int* m, const int* n, const int* k,
+    const float* alpha, const float* a, const int* a_step, const float* b, const int* b_step,
+    const float* beta, float* c, const int* c_step);
+
 extern "C" void pantile_max_pool2d(
     const float* source, float* result, int64_t* indices, int64_t planes, const int64_t* down,
     const int64_t* across);
@@ -452,9 +458,78 @@ inline AOTITorchError max_pool2d(
   return AOTI_TORCH_SUCCESS;
 }
 
+// A matrix of floats as BLAS sees it: rows or columns side by side, `step` apart.
+struct Matrix {
+  char order = 0;  // 'r' rows, 'c' columns, 0 neither
+  float* data = nullptr;
+  int rows = 0, columns = 0, step = 0;
+
+  explicit Matrix(AtenTensorHandle tensor) {
+    int32_t dtype = 0;
+    int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor, &dtype));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor, &dims));
+    constexpr int64_t most = std::numeric_limits<int>::max();
+    if (dims != 2 || dtype != aoti_torch_dtype_float32()) return;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor, &sizes));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor, &strides));
+    if (sizes[0] < 1 || sizes[1] < 1 || sizes[0] > most || sizes[1] > most) return;
+    rows = static_cast<int>(sizes[0]);
+    columns = static_cast<int>(sizes[1]);
+    int64_t along = rows == 1 ? columns : strides[0], across = columns == 1 ? rows : strides[1];
+    if ((columns == 1 || strides[1] == 1) && along >= columns && along <= most) {
+      order = 'r';
+      step = static_cast<int>(along);
+    } else if ((rows == 1 || strides[0] == 1) && across >= rows && across <= most) {
+      order = 'c';
+      step = static_cast<int>(across);
+    }
+    data = static_cast<float*>(data_of(tensor));
+  }
+};
+
+// ATen's way to the same function of MKL takes longer than the product of small matrices.
+inline bool multiply(const Matrix& a, const Matrix& b, const Matrix& out, float keep) {
+  if (sgemm_ == nullptr || a.order == 0 || b.order == 0 || out.order == 0) return false;
+  const float one = 1.0F;
+  if (out.order == 'r') {  // BLAS thinks in columns: the transposed product
+    const char left = b.order == 'r' ? 'N' : 'T', right = a.order == 'r' ? 'N' : 'T';
+    sgemm_(&left, &right, &out.columns, &out.rows, &a.columns, &one, b.data, &b.step, a.data,
+           &a.step, &keep, out.data, &out.step);
+  } else {
+    const char left = a.order == 'c' ? 'N' : 'T', right = b.order == 'c' ? 'N' : 'T';
+    sgemm_(&left, &right, &out.rows, &out.columns, &a.columns, &one, a.data, &a.step, b.data,
+           &b.step, &keep, out.data, &out.step);
+  }
+  return true;
+}
+
+inline AOTITorchError mm_out(AtenTensorHandle out, AtenTensorHandle a, AtenTensorHandle b) {
+  if (multiply(Matrix(a), Matrix(b), Matrix(out), 0.0F)) return AOTI_TORCH_SUCCESS;
+  return aoti_torch_cpu_mm_out(out, a, b);
+}
+
+inline AOTITorchError addmm_out(
+    AtenTensorHandle out, AtenTensorHandle bias, AtenTensorHandle a, AtenTensorHandle b,
+    double beta, double alpha) {
+  int64_t dims = 0, *sizes = nullptr;
+  Matrix result(out), left(a), right(b);
+  if (beta == 1.0 && alpha == 1.0 && result.order == 'r' && left.order != 0 && right.order != 0 &&
+      is_plain_float(bias, &dims, &sizes) && dims == 1 && sizes[0] == result.columns) {
+    const auto* row = static_cast<const float*>(data_of(bias));
+    for (int64_t i = 0; i < result.rows; i++) {
+      std::memcpy(result.data + i * result.step, row, sizeof(float) * result.columns);
+    }
+    if (multiply(left, right, result, 1.0F)) return AOTI_TORCH_SUCCESS;
+  }
+  return aoti_torch_cpu_addmm_out(out, bias, a, b, beta, alpha);
+}
+
 }  // namespace pantile
 
+#define aoti_torch_cpu_addmm_out pantile::addmm_out
 #define aoti_torch_cpu_max_pool2d_with_indices pantile::max_pool2d
+#define aoti_torch_cpu_mm_out pantile::mm_out
 #define aoti_torch_empty_strided pantile::empty_strided
 #define aoti_torch_new_tensor_handle pantile_new_tensor_handle
 #define aoti_torch_proxy_executor_call_function pantile::call_function

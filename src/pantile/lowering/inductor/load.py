@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from pantile.errors import ExecutionError
+from pantile.errors import CompilerFailed, ExecutionError
 from pantile.lowering.inductor.calls import CALLBACK, Calls
 from pantile.lowering.inductor.handles import delete, handles_of, tensor_of
-
 
 _loaded = count()
 
@@ -91,6 +90,11 @@ def _load(code: bytes | memoryview) -> Any:
         while remaining:
             remaining = remaining[os.write(descriptor, remaining) :]
         library = ctypes.CDLL(_unique_path(descriptor))
+    except OSError as error:
+        raise CompilerFailed(
+            f"the compiled program cannot be loaded: {error}",
+            fix='run with Options.engine("reference")',
+        ) from error
     finally:
         os.close(descriptor)
     library.pantile_create.restype = ctypes.c_void_p

@@ -114,14 +114,38 @@ class Loop:
             end = self._iterations if count is None else first + count
             if not 0 <= first <= end <= self._iterations:
                 self._refuse_range(first, end)
-            call, address, failure = self._call, self._address, self._failure_at
-            done = call(address, first, end, 1, failure)
-            while done != end:
-                if done < 0:
-                    raise self._failed()
-                done = call(address, done, end, 0, failure)
+            self._run_range(first, end)
         finally:
             self._free.release()
+
+    def run_whole(
+        self, arguments: Sequence[torch.Tensor], destinations: Sequence[torch.Tensor]
+    ) -> None:
+        """All device iterations, on arguments that were checked and new destinations."""
+        if not self._free.acquire(False):
+            raise self._unavailable()
+        try:
+            pointers, results = self._memory.argument_data, self._memory.result_data
+            for i, tensor in enumerate(arguments):
+                pointers[i] = tensor.data_ptr()
+            for i, tensor in enumerate(destinations):
+                results[i] = tensor.data_ptr()
+            self._run_range(0, self._iterations)
+        finally:
+            self._free.release()
+
+    def _run_range(self, first: int, end: int) -> None:
+        call, address, failure = self._call, self._address, self._failure_at
+        done = call(address, first, end, 1, failure)
+        while done != end:
+            if done < 0:
+                raise self._failed()
+            done = call(address, done, end, 0, failure)
+
+    @property
+    def takes_plain_arguments(self) -> bool:
+        """Is dtype, shape and contiguity all there is to check of an argument?"""
+        return not any(lazy or 0 in shape for _, shape, lazy in self._argument_checks)
 
     def _take(
         self,

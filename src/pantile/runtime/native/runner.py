@@ -230,10 +230,29 @@ class Runner:
             if self._draws:
                 self._random.advance(count * self.schedule.parts.shape[1])
 
+    def run_whole(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run a whole call on arguments that were checked; its results."""
+        if self._draws:
+            destinations = self.loop.new_destinations()
+            self.run(arguments, destinations, 0, self.schedule.parts.shape[0])
+            return destinations
+        if self._numbers is not None:
+            self._numbers.refresh()
+        destinations = self.loop.new_destinations()
+        try:
+            self.loop.run_whole(arguments, destinations)
+        except Exception as error:
+            raise self._explained(error) from error
+        return destinations
+
     def times(self, first: int, count: int) -> tuple[Any, Any]:
         """When the micro-batches of the latest run went in and out, and which were returned."""
         returned = self._returned[first : first + count]
         return self.loop.times[first : first + count], returned.reshape(-1)
+
+    def all_times(self) -> tuple[Any, Any]:
+        """The same for a whole step."""
+        return self.times(0, self.schedule.parts.shape[0])
 
     def kept(
         self, results: Sequence[torch.Tensor], first: int, count: int
