@@ -1,4 +1,4 @@
-"""What every test starts from: private caches, no ambient options, the reference engine, one thread.
+"""What every test starts from: private caches, no ambient options, reference engine, one thread.
 
 The environment is set before torch is imported, because torch and Pantile read some of it then.
 """
@@ -19,7 +19,7 @@ for _name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "
 for _name in [name for name in os.environ if name.startswith(("POPTORCH_", "PANTILE_"))]:
     if _name != "PANTILE_TEST_WORKERS":
         del os.environ[_name]
-# The reference engine has eager's bits, which most tests compare; tests/native opts in to the other.
+# Most tests compare eager's bits, which the reference engine has; tests/native asks for the other.
 os.environ["PANTILE_ENGINE"] = "reference"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # client models are built from configurations, never downloaded

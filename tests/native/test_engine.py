@@ -194,6 +194,19 @@ def test_an_error_in_compiled_code_is_an_error_in_python() -> None:
     assert torch.equal(model(good), expected)
 
 
+def test_values_the_program_fails_on_do_not_stop_its_compilation() -> None:
+    """Timing runs the program on what `compile` was given: zeros, perhaps."""
+    matrix = torch.eye(3).repeat(2, 1, 1) * 4
+    infer = poptorch.inferenceModel(Pass(lambda x: torch.linalg.cholesky(x) + 1), options())
+
+    infer.compile(torch.zeros(2, 3, 3))
+
+    for _ in range(3):
+        assert_close(infer(matrix), torch.linalg.cholesky(matrix) + 1)
+    with pytest.raises(RuntimeError, match="cholesky"):
+        infer(torch.zeros(2, 3, 3))
+
+
 # What cannot be compiled
 
 

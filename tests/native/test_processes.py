@@ -12,6 +12,7 @@ from tests.native.runs import command, run_script
 from pantile.store.cache import ExecutableCache
 
 TRAIN = """
+import sys
 import torch
 torch.set_num_threads(1)
 from tests.native.runs import batch, momentum, options, seeded
@@ -46,9 +47,12 @@ def test_processes_that_start_together_compile_once(count: int, tmp_path: Path) 
     for child in children:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-    printed = [child.communicate(timeout=800)[0] for child in children]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    printed = [child.stdout.read() for child in children if child.stdout is not None]
 
-    assert [child.returncode for child in children] == [0] * count
+    assert [child.wait() for child in children] == [0] * count
     assert len(set(printed)) == 1
     (file,) = folder.iterdir()
     assert ExecutableCache(folder, limit_bytes=None).find(file.stem) is not None
@@ -105,5 +109,3 @@ def test_ctrl_c_ends_a_long_call_within_a_second() -> None:
     assert what == "interrupted"
     assert float(seconds) < 1
     assert second.startswith("alive")
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +142,21 @@ def trained_bits() -> str:
     assert runs_natively(step)
     values = torch.cat([p.detach().flatten() for p in model.parameters()])
     return hashlib.sha256(values.numpy().tobytes()).hexdigest()
+
+
+def test_a_saved_run_goes_on_with_the_masks_it_would_have_drawn(tmp_path: Path) -> None:
+    model = seeded(Noisy)
+    chosen = options(randomSeed=3, deviceIterations=2, replicationFactor=2)
+    step = poptorch.trainingModel(model, chosen, momentum(model.parameters()))
+    for number in range(2):
+        step(*batch(4, seed=number))
+    step.save(tmp_path / "file")
+
+    loaded = poptorch.load(tmp_path / "file")
+
+    for number in range(2, 5):
+        assert torch.equal(loaded(*batch(4, seed=number))[0], step(*batch(4, seed=number))[0])
+    assert loaded.rng_state == step.rng_state
 
 
 PRINT_BITS = """

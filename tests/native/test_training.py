@@ -9,6 +9,7 @@ import torch
 from tests.native.runs import (
     Compilations,
     MakeOptimizer,
+    Net,
     Normed,
     Pair,
     assert_close,
@@ -76,7 +77,11 @@ def running(chosen: poptorch.Options) -> None:
 )
 def test_reductions(edit: Callable[[poptorch.Options], None]) -> None:
     pair = training_pair(
-        edit=edit, accumulation=3, replicationFactor=2, deviceIterations=2, outputMode=OutputMode.All
+        edit=edit,
+        accumulation=3,
+        replicationFactor=2,
+        deviceIterations=2,
+        outputMode=OutputMode.All,
     )
 
     pair.check(*batch(12), calls=2)
@@ -108,6 +113,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "scaled loss": lambda p: poptorch.optim.AdamW(p, lr=0.01, loss_scaling=64.0),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
     "LAMB": lambda p: poptorch.optim.LAMB(p, lr=0.01, weight_decay=0.1),
+    "clipped": lambda p: poptorch.optim.AdamW(p, lr=0.01, max_grad_norm=0.1),
     "RMSprop": lambda p: poptorch.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
 }
@@ -126,6 +132,41 @@ def test_optimizers(name: str) -> None:
     native, reference = (e._update.bound.state.values() for e in (pair.native, pair.reference))
     for ours, expected in zip(native, reference, strict=True):
         assert_close(dict(ours), dict(expected))
+
+
+class Half(Net):
+    """Weights in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.half()
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None):
+        return super().forward(x.half(), labels)
+
+
+@pytest.mark.slow
+def test_weights_in_half_precision() -> None:
+    pair = training_pair(model=Half, deviceIterations=2)
+
+    for _ in range(4):
+        results, expected = pair.native(*batch(2)), pair.reference(*batch(2))
+        assert_close(results, expected, rtol=5e-3)
+
+    assert runs_natively(pair.native)
+    assert pair.native.model.first.weight.dtype is torch.float16
+
+
+@pytest.mark.slow
+def test_autocast_is_part_of_the_program() -> None:
+    pair = training_pair(deviceIterations=2)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(4):
+            results, expected = pair.native(*batch(2)), pair.reference(*batch(2))
+            assert_close(results, expected, rtol=2e-2)
+
+    assert runs_natively(pair.native)
 
 
 def test_a_rule_that_changes_at_some_step(compilations: Compilations) -> None:
@@ -276,7 +317,9 @@ def test_equal_runs_give_equal_bits() -> None:
     runs = []
     for _ in range(2):
         model = seeded()
-        step = poptorch.trainingModel(model, options(deviceIterations=3), momentum(model.parameters()))
+        step = poptorch.trainingModel(
+            model, options(deviceIterations=3), momentum(model.parameters())
+        )
         runs.append([step(*batch(3))[1] for _ in range(3)] + list(model.parameters()))
 
     assert all(map(torch.equal, *runs))

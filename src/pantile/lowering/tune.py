@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pantile.errors import Error
 from pantile.logging import logger
 from pantile.lowering.inductor.generate import Settings
 from pantile.lowering.inductor.load import NativeProgram, NativeRun
@@ -70,7 +71,12 @@ def choose(
     if values is None:
         return replace(choices[0], threads=threads)
     phase("tune")
-    timed = [_timed(choice, prepared, values, threads) for choice in choices]
+    try:
+        timed = [_timed(choice, prepared, values, threads) for choice in choices]
+    except (Error, RuntimeError, IndexError, ValueError) as error:
+        # Labels out of range, for example: the run itself will say so, with the user's line.
+        logger.debug("the program fails on the samples, nothing was timed: %s", error)
+        return replace(choices[0], threads=threads)
     return min(timed, key=lambda choice: min(choice.microseconds.values()))
 
 
@@ -96,7 +102,7 @@ def _timed(
 
 
 def _time(program: NativeProgram, prepared: Prepared, values: Sequence[torch.Tensor]) -> float:
-    """The shortest time of a run, in seconds; infinite if the program fails on the samples."""
+    """The shortest time of a run, in seconds."""
     run = NativeRun(program, len(prepared.program.outputs))
     for _ in range(2):  # the first one plans the memory
         run.run(values)

@@ -118,6 +118,10 @@ class Engines:
 
     # Exports
 
+    def _has_run(self, compiled: Compiled) -> bool:
+        """Will the next device iteration of this program be native?"""
+        return self._native is not None and self._native.has_run(compiled)
+
     def _executable_entries(self) -> list[Entry]:
         """The machine code of this executor's programs."""
         return [] if self._native is None else self._native.entries()

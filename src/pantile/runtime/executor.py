@@ -333,7 +333,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
             raise StateError("Device is not attached", fix="call attachToDevice() or run the model")
         with self._lock:
             self._bring_back()
-            self._attached = False
+            self._attached, self._hot = False, None
 
     def _bring_back(self) -> None:
         if self._control is not None:

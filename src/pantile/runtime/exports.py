@@ -101,11 +101,14 @@ def compile_calls(
             executor._routes.clear()
         with call.modes():
             executor.compile(*call.args, **call.kwargs)
+            if with_flags and call.ran and executor._native is not None:
+                # Its first iteration was run before it was saved.
+                executor._native.note_run(executor._prepared(call.args, dict(call.kwargs))[0])
 
 
 def _write(executor: PoplarExecutor, path: Path, *, export_model: bool, rng: bool) -> None:
     writer = Writer()
-    calls = calls_data(executor._compiled, writer)
+    calls = calls_data(executor._compiled, writer, executor._has_run)
     values: dict[str, Any] = {
         "options": options_data(executor._options),
         "groups": dict(executor._groups.chosen),

@@ -78,7 +78,8 @@ class HotCall:
             return True
         bound = update.bound
         return (
-            _identical(_settings(bound), self._groups)
+            not update.has_hooks
+            and _identical(_settings(bound), self._groups)
             and _identical(_parameters(bound), self._parameters)
             and _identical(_state(bound), self._state)
         )

@@ -47,6 +47,9 @@ _TORCH_VALUES = {
     "as_layout": "layout",
 }
 
+# They keep what their backward needs only while gradients are enabled.
+_KEEP_FOR_BACKWARD = frozenset({"aten.mkldnn_rnn_layer.default"})
+
 
 def describe_calls(nodes: Sequence[Any]) -> list[Mapping[str, Any]]:
     """Inductor's records of such calls as plain data, for the header of a cache entry."""
@@ -109,7 +112,8 @@ class Calls:
 
     def _call(self, index: int, _ints: int, _values: Any, count: int, handles: Any) -> int:
         try:
-            with torch.no_grad():
+            keeps = self._described[index]["operator"] in _KEEP_FOR_BACKWARD
+            with torch.set_grad_enabled(keeps):
                 self._run(index, [handles[i] for i in range(count)])
             return 0
         except BaseException as error:  # it crosses C++; the executor raises it again
@@ -127,7 +131,7 @@ class Calls:
 
 def _decoded(kind: str, value: Any, handles: Iterator[int]) -> Any:
     if kind == "tensor":
-        return tensor_of(next(handles))
+        return tensor_of(next(handles)).detach()  # a parameter asks for gradients
     if kind == "tensors":
         return [tensor_of(next(handles)) for _ in range(value)]
     if kind == "optional tensors":

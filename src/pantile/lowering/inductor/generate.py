@@ -32,9 +32,14 @@ aten = torch.ops.aten
 # Inductor and the function we exchange are of the whole process.
 _inductor_lock = threading.RLock()
 
-# ATen's kernels are several times faster than what Inductor writes for these.
+# ATen's kernels are several times faster than what Inductor writes for the first two. For the last
+# it writes a call without the workspace that the backward needs.
 _LEFT_TO_ATEN = frozenset(
-    {aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default}
+    {
+        aten.max_pool2d_with_indices.default,
+        aten.max_pool2d_with_indices_backward.default,
+        aten.mkldnn_rnn_layer.default,
+    }
 )
 
 
@@ -101,12 +106,14 @@ def _explained(error: Exception) -> Error:
     inner = getattr(error, "inner_exception", error)  # it wraps what its passes raise
     if isinstance(inner, Error):
         return inner
-    text = str(inner)
-    operator = re.search(r"^\s*target: (\S+)", text, re.MULTILINE)
-    what = f"there is no code for {operator[1]}" if operator else "there is no code for the program"
-    why = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    operator = re.search(r"^\s*target: (\S+)", str(inner), re.MULTILINE)
+    return _no_code(operator[1] if operator else "the program", inner)
+
+
+def _no_code(what: str, error: Exception) -> ProgramError:
+    why = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return ProgramError(
-        f"{what}: {type(inner).__name__}: {why[:300]}",
+        f"there is no code for {what}: {type(error).__name__}: {why[:300]}",
         fix="nothing: it runs on the reference engine",
     )
 
@@ -116,14 +123,14 @@ def _generate(program: Program, settings: Settings) -> Sources:
     from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
     from torch._inductor.virtualized import V
 
-    module, examples = _retraced(program)
+    module, examples, mode = _retraced(program)
     taken: dict[str, Any] = {}
     with ExitStack() as scope:
         scope.enter_context(torch.no_grad())
         scope.enter_context(config.patch(settings.config()))
         scope.enter_context(V.set_aot_compilation(True))
-        scope.enter_context(examples[0].fake_mode)
-        scope.enter_context(V.set_fake_mode(examples[0].fake_mode))
+        scope.enter_context(mode)
+        scope.enter_context(V.set_fake_mode(mode))
         scope.enter_context(_taking_sources(taken))
         scope.enter_context(_quick_simplify())
         scope.enter_context(_left_to_aten())
@@ -140,8 +147,8 @@ def _generate(program: Program, settings: Settings) -> Sources:
     return Sources(catch_in_loops(taken["kernels"]), host, taken["calls"])
 
 
-def _retraced(program: Program) -> tuple[fx.GraphModule, list[Any]]:
-    """The program in the operators Inductor has code for, and fake tensors for its inputs."""
+def _retraced(program: Program) -> tuple[fx.GraphModule, list[Any], Any]:
+    """The program in the operators Inductor has code for; fake inputs for it, and their mode."""
     import torch._inductor.lowering
     from torch._inductor.decomposition import select_decomp_table
     from torch._subclasses import FakeTensorMode
@@ -157,9 +164,28 @@ def _retraced(program: Program) -> tuple[fx.GraphModule, list[Any]]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with torch.no_grad(), mode:
         examples = [_empty_like(node) for node in program.placeholders]
-        module = fx.GraphModule(dict(program.constants), program.graph)
-        traced = make_fx(module, decomposition_table=table, tracing_mode="real")(*examples)
-    return traced, examples
+        replay = _Replay(fx.GraphModule(dict(program.constants), program.graph))
+        traced = make_fx(replay.run, decomposition_table=table, tracing_mode="real")(*examples)
+    return traced, examples, mode
+
+
+class _Replay(fx.Interpreter):
+    """Runs a program whose tensors may get other strides than eager's, from decompositions."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """What cannot be traced is named."""
+        try:
+            return super().run_node(n)
+        except Error:
+            raise
+        except Exception as error:
+            raise _no_code(str(n.target), error) from error
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A view that needs eager's strides is a copy: in a functional program nobody can tell."""
+        if target is aten.view.default:
+            target = aten.reshape.default
+        return super().call_function(target, args, kwargs)
 
 
 def _empty_like(node: fx.Node) -> torch.Tensor:

@@ -18,7 +18,7 @@ from pantile.passes.drop_dead_code import drop_dead_code
 from pantile.passes.half_in_single import half_in_single
 from pantile.passes.lift_constants import lift_constants
 from pantile.passes.numbers_as_tensors import numbers_as_tensors
-from pantile.program.effects import EFFECTS
+from pantile.program.effects import EFFECTS, is_random
 from pantile.program.program import Program
 from pantile.program.spec import InputKind, TensorSpec
 
@@ -43,8 +43,19 @@ def prepare(program: Program) -> Prepared:
     program = half_in_single(program)
     program = numbers_as_tensors(program)
     program = counter_random(program)
+    _check_random(program)
     program, constants = lift_constants(program)
     return Prepared(drop_dead_code(program), tuple(constants))
+
+
+def _check_random(program: Program) -> None:
+    """A draw with no counter-based form would take torch's numbers, whatever `randomSeed` says."""
+    for node in program.graph.nodes:
+        if is_random(node, program.subgraphs):
+            raise ProgramError(
+                f"there is no counter-based form of {node.target}",
+                fix="nothing: the model runs on the reference engine",
+            )
 
 
 def _check_effects(program: Program) -> None:

@@ -6,7 +6,7 @@ dtypes of their tensors, the constants among them, and the modes round the call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ class Call:
     kwargs: Mapping[str, Any]
     flags: tuple[bool, ...]
     autocast: torch.dtype | None
+    ran: bool = False
+    """Was it run before it was saved? Then a loaded executor goes on with its native code."""
 
     def modes(self) -> torch.autocast:
         """The autocast scope the call was made in."""
@@ -32,9 +34,11 @@ class Call:
         return torch.autocast("cpu", dtype=dtype, enabled=self.autocast is not None)
 
 
-def calls_data(programs: Sequence[Compiled], writer: Writer) -> list[Any]:
+def calls_data(
+    programs: Sequence[Compiled], writer: Writer, has_run: Callable[[Compiled], bool]
+) -> list[Any]:
     """The calls of these programs; their tensors stand for arguments."""
-    return [_call_data(compiled, writer) for compiled in programs]
+    return [{**_call_data(compiled, writer), "ran": has_run(compiled)} for compiled in programs]
 
 
 def _call_data(compiled: Compiled, writer: Writer) -> dict[str, Any]:
@@ -55,5 +59,12 @@ def _call_data(compiled: Compiled, writer: Writer) -> dict[str, Any]:
 def calls_from(data: Sequence[Mapping[str, Any]]) -> list[Call]:
     """The calls of such data."""
     return [
-        Call(tuple(c["args"]), dict(c["kwargs"]), tuple(c["flags"]), c["autocast"]) for c in data
+        Call(
+            tuple(c["args"]),
+            dict(c["kwargs"]),
+            tuple(c["flags"]),
+            c["autocast"],
+            bool(c.get("ran")),
+        )
+        for c in data
     ]

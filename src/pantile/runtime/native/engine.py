@@ -89,6 +89,10 @@ class NativeEngine:
         """A device iteration of this program was run."""
         self._seen[id(compiled)] = compiled
 
+    def has_run(self, compiled: Compiled) -> bool:
+        """Was a device iteration of this program run?"""
+        return id(compiled) in self._seen
+
     def ready(
         self,
         compiled: Compiled,
