@@ -147,9 +147,9 @@ def inference_pair(model: Callable[[], nn.Module], **setters: Any) -> Pair:
     )
 
 
-def assert_close(results: Any, expected: Any, *, rtol: float = 1e-5) -> None:
+def assert_close(results: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     """Equal structure, equal up to rounding."""
-    torch.testing.assert_close(results, expected, rtol=rtol, atol=1e-6)
+    torch.testing.assert_close(results, expected, rtol=rtol, atol=atol)
 
 
 class Compilations(logging.Handler):

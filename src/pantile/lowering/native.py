@@ -35,6 +35,8 @@ from pantile.store.cache import Entry
 
 FORMAT = 1
 
+_SOURCES = (".py", ".h", ".cpp")
+
 Phase = Callable[[str], None]
 
 
@@ -67,11 +69,11 @@ class StepPrograms:
 def _surroundings() -> Mapping[str, str]:
     """What else machine code depends on."""
     folder = files("pantile.lowering.inductor")
-    own = b"".join(folder.joinpath(name).read_bytes() for name in ("host.h", "pool.cpp"))
+    texts = sorted((item.name, item) for item in folder.iterdir() if item.is_file())
+    own = b"".join(item.read_bytes() for name, item in texts if name.endswith(_SOURCES))
     return {
         "pantile": version("pantile"),
         "torch": torch.__version__,
-        "compiler": compiler_version(),
         "machine": platform.machine(),
         "cpu": _cpu_features(),
         "own code": hashlib.sha256(own).hexdigest(),
@@ -100,6 +102,7 @@ def compile_step(
     }
     header = {
         "name": name,
+        "compiler": compiler_version(),
         "seconds": round(time.perf_counter() - begin, 3),
         "surroundings": dict(_surroundings()),
         "programs": {part: choice.header() for part, choice in chosen.items()},

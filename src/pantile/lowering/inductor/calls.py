@@ -131,14 +131,20 @@ class Calls:
 
 def _decoded(kind: str, value: Any, handles: Iterator[int]) -> Any:
     if kind == "tensor":
-        return tensor_of(next(handles)).detach()  # a parameter asks for gradients
+        return _tensor(next(handles))
     if kind == "tensors":
-        return [tensor_of(next(handles)) for _ in range(value)]
+        return [_tensor(next(handles)) for _ in range(value)]
     if kind == "optional tensors":
-        return [tensor_of(next(handles)) if there else None for there in value]
+        return [_tensor(next(handles)) if there else None for there in value]
     if kind == "torch":
         return getattr(torch, value)
     return torch.device(value) if kind == "device" else value
+
+
+def _tensor(handle: int) -> torch.Tensor | None:
+    """The tensor without its wish for gradients; None if it is undefined."""
+    found: torch.Tensor | None = tensor_of(handle)
+    return None if found is None else found.detach()
 
 
 def _tensors(result: Any) -> Iterator[torch.Tensor]:
