@@ -257,7 +257,11 @@ DISTRIBUTIONS: list[tuple[Any, tuple[Any, ...], Callable[[torch.Tensor], torch.T
 ]
 
 
-@pytest.mark.parametrize(("target", "rest", "distribution"), DISTRIBUTIONS, ids=str)
+@pytest.mark.parametrize(
+    ("target", "rest", "distribution"),
+    DISTRIBUTIONS,
+    ids=["uniform", "exponential", "cauchy", "log_normal"],
+)
 def test_a_distribution_function_makes_its_numbers_uniform(
     target: Any, rest: Any, distribution: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
