@@ -105,10 +105,14 @@ def _divided(kernels: str) -> list[str]:
 
 
 def _vector_flags() -> list[str]:
+    from torch._inductor import config
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    isa = pick_vec_isa()
-    return [*(f"-D{macro}" for macro in isa.build_macro()), *isa.build_arch_flags().split()]
+    # As in `generate.Settings`: what the CPU says is believed.
+    with config.patch({"cpp.vec_isa_ok": True}):
+        isa = pick_vec_isa()
+    macros = [f"-D{macro}" for macro in isa.build_macro() if macro]
+    return [*macros, *isa.build_arch_flags().split()]
 
 
 def _includes() -> list[str]:
