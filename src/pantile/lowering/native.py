@@ -13,27 +13,42 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import torch
 
-from pantile.lowering.inductor.build import build, compiler_version
+from pantile.errors import ProgramError
+from pantile.logging import logger
+from pantile.lowering.compiler import compiler_version
+from pantile.lowering.inductor.build import build
 from pantile.lowering.inductor.generate import Settings, generate
-from pantile.lowering.inductor.load import NativeProgram
-from pantile.lowering.inductor.prepare import Prepared, prepare
-from pantile.lowering.tune import Choice, Samples, choose
+from pantile.lowering.kernels import build as kernels_build
+from pantile.lowering.kernels import generate as kernels
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.load import NativeProgram
+from pantile.lowering.prepare import Prepared, prepare
+from pantile.lowering.tune import Choice, Samples, fastest, is_on
 from pantile.program.print_text import print_program
 from pantile.program.program import Program
 from pantile.store.cache import Entry
 
-FORMAT = 1
+FORMAT = 2
+
+LOWERING = "PANTILE_LOWERING"
+"""The environment variable that allows only one lowering: `kernels` or `inductor`."""
+
+_CONVOLUTIONS = frozenset(
+    {torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default}
+)
 
 _SOURCES = (".py", ".h", ".cpp")
 
@@ -61,16 +76,14 @@ class StepPrograms:
     def key(self, threads: int) -> str:
         """The name of the executable in the cache: equal for equal work on an equal machine."""
         texts = [print_program(p.program, tags=False) for p in self.all.values()]
-        parts = json.dumps([FORMAT, _surroundings(), threads, texts])
+        parts = json.dumps([FORMAT, _surroundings(), _lowering(), threads, texts])
         return hashlib.sha256(parts.encode()).hexdigest()
 
 
 @cache
 def _surroundings() -> Mapping[str, str]:
     """What else machine code depends on."""
-    folder = files("pantile.lowering.inductor")
-    texts = sorted((item.name, item) for item in folder.iterdir() if item.is_file())
-    own = b"".join(item.read_bytes() for name, item in texts if name.endswith(_SOURCES))
+    own = b"".join(path.read_bytes() for path in _own_sources(files("pantile.lowering")))
     return {
         "pantile": version("pantile"),
         "torch": torch.__version__,
@@ -78,6 +91,15 @@ def _surroundings() -> Mapping[str, str]:
         "cpu": _cpu_features(),
         "own code": hashlib.sha256(own).hexdigest(),
     }
+
+
+def _own_sources(folder: Traversable) -> Iterator[Traversable]:
+    """All files that code is made from or by, in a fixed order."""
+    for item in sorted(folder.iterdir(), key=lambda item: item.name):
+        if item.is_dir() and item.name != "__pycache__":
+            yield from _own_sources(item)
+        elif item.name.endswith(_SOURCES):
+            yield item
 
 
 def _cpu_features() -> str:
@@ -97,7 +119,7 @@ def compile_step(
     """Compile all programs of a step; the decisions are timed on the samples and recorded."""
     begin = time.perf_counter()
     chosen = {
-        part: choose(prepared, samples.get(part), threads, _compiler(prepared, phase), phase)
+        part: _compiled(prepared, samples.get(part), threads, phase)
         for part, prepared in programs.all.items()
     }
     header = {
@@ -111,14 +133,52 @@ def compile_step(
     return Entry(key, header, sections)
 
 
-def _compiler(prepared: Prepared, phase: Phase) -> Callable[[Settings], Choice]:
-    def compiled(settings: Settings) -> Choice:
-        phase("lowering")
-        sources = generate(prepared.program, settings)
-        phase("C++ compile")
-        return Choice(settings, build(sources), sources.calls)
+def _compiled(
+    prepared: Prepared, values: Sequence[torch.Tensor] | None, threads: int, phase: Phase
+) -> Choice:
+    """Our own kernels where there are rules for all of the program; else Inductor's."""
+    why = f"{LOWERING}=inductor"
+    if _lowering() != "inductor":
+        try:
+            choices = [_own_kernels(prepared, phase)]
+        except Refused as error:
+            why = str(error)
+            logger.debug("%s is left to Inductor: %s", prepared.program.name, why)
+            if _lowering() == "kernels":
+                raise ProgramError(
+                    f"our kernels have {why}", fix=f"unset {LOWERING}: Inductor may have code"
+                ) from error
+        else:
+            phase("tune")
+            return fastest(choices, prepared, values, threads)
+    layouts = (False, True) if values is not None and is_on() and _has_conv(prepared) else (False,)
+    choices = [_inductor(prepared, Settings(layout), why, phase) for layout in layouts]
+    phase("tune")
+    return fastest(choices, prepared, values, threads)
 
-    return compiled
+
+def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
+    phase("lowering")
+    text = kernels.generate(prepared.program)
+    phase("C++ compile")
+    return Choice({"lowering": "kernels"}, kernels_build.build(text))
+
+
+def _inductor(prepared: Prepared, settings: Settings, why: str, phase: Phase) -> Choice:
+    phase("lowering")
+    sources = generate(prepared.program, settings)
+    phase("C++ compile")
+    how = {"lowering": "inductor", "why": why, "channels_last": settings.channels_last}
+    return Choice(how, build(sources), sources.calls)
+
+
+def _has_conv(prepared: Prepared) -> bool:
+    return any(node.target in _CONVOLUTIONS for node in prepared.program.graph.nodes)
+
+
+def _lowering() -> str:
+    """Which lowerings may be used: `kernels`, `inductor`, or both."""
+    return os.environ.get(LOWERING, "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """Which way to compile a program is fastest here: a few short runs decide, and it is recorded.
 
-    layout     only programs with convolutions: Inductor's choice of memory layout, on or off
+    lowering   our own kernels, if there is a rule for every operator; else Inductor's
+    layout     only Inductor's programs with convolutions: its choice of memory layout, on or off
     threads    one, or all that torch may use; more threads must earn their keep
 
 Timing runs on copies of the inputs: the state of the model is not touched. With `PANTILE_TUNE=0`
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,11 +20,8 @@ import torch
 
 from pantile.errors import Error
 from pantile.logging import logger
-from pantile.lowering.inductor.generate import Settings
-from pantile.lowering.inductor.load import NativeProgram, NativeRun
-from pantile.lowering.inductor.prepare import Prepared
-
-aten = torch.ops.aten
+from pantile.lowering.load import NativeProgram, NativeRun
+from pantile.lowering.prepare import Prepared
 
 Samples = Mapping[str, Sequence[torch.Tensor]]
 """Values for the inputs of each program, to time it with."""
@@ -33,44 +31,41 @@ _MOST_RUNS = 50
 _WORTH = 0.93
 """More threads are taken if the time drops to this part or below."""
 
-_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-
 
 @dataclass(frozen=True, eq=False)
 class Choice:
     """A compiled program, how it was compiled, and what was measured."""
 
-    settings: Settings
+    how: Mapping[str, Any]
     code: bytes
-    calls: Sequence[Mapping[str, Any]]
+    calls: Sequence[Mapping[str, Any]] = ()
     threads: int = 1
     microseconds: Mapping[str, float] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
         """For the cache entry."""
         return {
-            "channels_last": self.settings.channels_last,
+            **self.how,
             "threads": self.threads,
             "microseconds": dict(self.microseconds),
             "calls": [dict(call) for call in self.calls],
         }
 
 
-def choose(
+def is_on() -> bool:
+    """May programs be timed?"""
+    return os.environ.get("PANTILE_TUNE") != "0"
+
+
+def fastest(
+    choices: Sequence[Choice],
     prepared: Prepared,
     values: Sequence[torch.Tensor] | None,
     threads: int,
-    compiled: Callable[[Settings], Choice],
-    phase: Callable[[str], None],
 ) -> Choice:
-    """The fastest way to run a program with these values."""
-    if os.environ.get("PANTILE_TUNE") == "0":
-        values = None
-    layouts = [False, True] if values is not None and _has_convolutions(prepared) else [False]
-    choices = [compiled(Settings(channels_last=layout)) for layout in layouts]
-    if values is None:
+    """The choice that runs a program with these values in the shortest time."""
+    if values is None or not is_on():
         return replace(choices[0], threads=threads)
-    phase("tune")
     try:
         timed = [_timed(choice, prepared, values, threads) for choice in choices]
     except (Error, RuntimeError, IndexError, ValueError) as error:
@@ -78,10 +73,6 @@ def choose(
         logger.debug("the program fails on the samples, nothing was timed: %s", error)
         return replace(choices[0], threads=threads)
     return min(timed, key=lambda choice: min(choice.microseconds.values()))
-
-
-def _has_convolutions(prepared: Prepared) -> bool:
-    return any(node.target in _CONVOLUTIONS for node in prepared.program.graph.nodes)
 
 
 def _timed(
@@ -97,7 +88,7 @@ def _timed(
     finally:
         torch.set_num_threads(before)
     best = threads if times[str(threads)] <= times["1"] * _WORTH else 1
-    logger.debug("timed with channels_last=%s: %s", choice.settings.channels_last, times)
+    logger.debug("timed %s: %s", dict(choice.how), times)
     return replace(choice, threads=best, microseconds=times)
 
 

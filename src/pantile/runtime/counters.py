@@ -29,7 +29,10 @@ class Row:
 
 
 class WholeRun(Protocol):
-    """What knows the times of the latest step."""
+    """What ran the latest step at once, and knows about it."""
+
+    #: How many tensors went in and out.
+    tensors: tuple[int, int]
 
     def all_times(self) -> tuple[Any, Any]: ...
 
@@ -42,20 +45,24 @@ class StepTimes:
     outputs: int = 0
     _rows: list[Row] = field(default_factory=list)
     _tables: list[tuple[Any, Any]] = field(default_factory=list)
-    _whole: WholeRun | None = None
+    #: What ran the latest step at once. A step of a few microseconds has time for no other note:
+    #: all else is asked when somebody wants to know.
+    whole: WholeRun | None = None
     _origin: float = field(default_factory=time.perf_counter)
 
     def begin(self, inputs: int, outputs: int) -> None:
         """A step with so many tensors in and out begins."""
         self.inputs, self.outputs = inputs, outputs
-        self._rows, self._tables, self._whole = [], [], None
+        self._rows, self._tables, self.whole = [], [], None
 
     @property
     def rows(self) -> list[Row]:
         """All micro-batches so far, in the order they ran."""
+        if self.whole is not None:
+            whole = self.whole
+            self.begin(*whole.tensors)
+            self._tables.append(whole.all_times())
         tables, self._tables = self._tables, []
-        if self._whole is not None:
-            tables, self._whole = [self._whole.all_times()], None
         for times, returned in tables:
             for row, kept in zip(times.reshape(-1, 4).tolist(), returned.tolist(), strict=True):
                 self._rows.append(Row(tuple(row), bool(kept)))
@@ -69,11 +76,6 @@ class StepTimes:
         """Note many micro-batches: arrays [..., 4] and [...], read when somebody asks."""
         self._tables.append((times, returned))
 
-    def take_whole(self, tensors: tuple[int, int], run: WholeRun) -> None:
-        """A step with so many tensors in and out was run at once; its times are asked for later."""
-        self.inputs, self.outputs = tensors
-        self._rows, self._tables, self._whole = [], [], run
-
     def column(self, name: str) -> list[float]:
         """One kind of time: of all micro-batches going in, of the returned ones coming out."""
         index = COLUMNS.index(name)
@@ -82,9 +84,11 @@ class StepTimes:
 
     def counters(self) -> dict[str, list[list[float]]]:
         """The dict of `getPerfCounters()`: one list per tensor, none knows more than the others."""
+        columns = [self.column(name) for name in COLUMNS]
+        counts = (self.inputs, self.inputs, self.outputs, self.outputs)
         return {
-            name: [self.column(name) for _ in range(self.inputs if i < 2 else self.outputs)]
-            for i, name in enumerate(COLUMNS)
+            name: [list(column) for _ in range(count)]
+            for name, column, count in zip(COLUMNS, columns, counts, strict=True)
         }
 
     def latency(self, begin: str, end: str) -> Latency:

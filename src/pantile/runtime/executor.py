@@ -141,21 +141,21 @@ class PoplarExecutor(Engines, Exports, Introspection):
 
     def _call_again(self, args: tuple[Any, ...]) -> Any:
         """The previous call with other values, if that is all that is different."""
-        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled("cpu"):
-            return MISS
         with self._lock:
             hot = self._hot
-            if hot is None:
+            if hot is None or not hot.fits(args):
+                self._hot = None
                 return MISS
-            if self._control is not None:
-                self._control.before_run()
-            else:
-                self._refresh_weights()
+            control = self._control
+            if control is not None:
+                control.before_run()
+            elif (owner := instrument.owner_of(self._user_model)) is not None:
+                owner.copyWeightsToHostIfNeeded()  # hot weights are the host's: no more to refresh
             result = hot.run(args)
             if result is MISS:
                 self._hot = None
-            elif self._control is not None:
-                self._control.after_run()
+            elif control is not None:
+                control.after_run()
             return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -145,8 +145,9 @@ class Update:
     @property
     def has_hooks(self) -> bool:
         """Does the user want Python to run before or after each update?"""
-        names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-        return not self._strict and any(getattr(self.user, name, None) for name in names)
+        before = getattr(self.user, "_optimizer_step_pre_hooks", None)
+        after = getattr(self.user, "_optimizer_step_post_hooks", None)
+        return bool(before or after) and not self._strict
 
     def note_step(self) -> None:
         """Updates were made elsewhere: schedulers warn when they believe that no step was taken."""

@@ -137,12 +137,13 @@ class _NoBackward:
         return (OrderedDict, ())
 
 
-_no_backward = _NoBackward()
+NO_BACKWARD = _NoBackward()
+"""What every returned tensor has as its `backward`."""
 
 
 def finished(tensor: torch.Tensor, *, strict: bool) -> torch.Tensor:
     """A returned tensor: narrowed as the device would in strict mode, and not differentiable."""
     if strict and tensor.dtype in _NARROWED:
         tensor = tensor.to(_NARROWED[tensor.dtype])
-    tensor.backward = _no_backward  # type: ignore[method-assign]
+    tensor.backward = NO_BACKWARD  # type: ignore[method-assign]
     return tensor

@@ -8,11 +8,8 @@ Buffers that a program writes exist once per replica; replica 0 is the one the h
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
-from typing import Any
 
 import torch
 from torch import nn
@@ -20,9 +17,9 @@ from torch import nn
 from pantile.capture.module_state import ModuleState, StateTensor
 from pantile.errors import CaptureError, StateError
 from pantile.program.spec import InputKind
+from pantile.runtime.held_objects import still_holds
 
 _NARROWED = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
-_VALUES = dict.values
 _SLOTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -30,19 +27,15 @@ class HostTables:
     """Whether a module still holds the very tensors and children it held, asked cheaply."""
 
     def __init__(self, module: nn.Module) -> None:
-        tables = (vars(child).get(slot) for child in module.modules() for slot in _SLOTS)
-        self._tables = [table for table in tables if table is not None]
-        self._sizes = list(map(len, self._tables))
-        self._known = self._present()
-
-    def _present(self) -> list[object]:
-        return list(chain.from_iterable(map(dict.values, self._tables)))
+        found = (vars(child).get(slot) for child in module.modules() for slot in _SLOTS)
+        tables = [table for table in found if table is not None]
+        # Most tables are empty, and whether they still are is asked at once.
+        self._empty = [table for table in tables if not table]
+        self._still_holds = still_holds([table for table in tables if table])
 
     def unchanged(self) -> bool:
         """True if nothing was added, removed or replaced."""
-        if list(map(len, self._tables)) != self._sizes:
-            return False
-        return all(map(operator.is_, chain.from_iterable(map(_VALUES, self._tables)), self._known))
+        return not any(self._empty) and self._still_holds()
 
 
 class _Cell:
@@ -140,18 +133,13 @@ class Weights:
             self._arrange()
         return True
 
-    def identity(self) -> list[Any]:
-        """Where and what the host's tensors are, to be compared with `is_still`."""
-        return [
-            (cell.host.data_ptr(), cell.host.shape, cell.host.stride(), cell.host.requires_grad)
-            for cell in self._cells.values()
-        ]
+    def hosts(self) -> list[torch.Tensor]:
+        """The host's tensors, in the order of the state."""
+        return [cell.host for cell in self._cells.values()]
 
-    def is_still(self, identity: list[Any]) -> bool:
-        """Does the module hold the very tensors it held then, in the same memory?"""
-        if self._tables is not None and not self._tables.unchanged():
-            return False
-        return self.identity() == identity
+    def still_held(self) -> bool:
+        """Does the module hold the very tensors and children it held?"""
+        return self._tables is None or self._tables.unchanged()
 
     def after_step(self) -> None:
         """What the host writes from now on is an edit, which all replicas must see."""

@@ -7,21 +7,14 @@ afterwards. Nothing is installed and nothing is left behind.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Sequence
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 import torch
 
-from pantile.errors import CompilerFailed, CompilerMissing
+from pantile.lowering.compiler import find_compiler, run_together, working_folder
 from pantile.lowering.inductor.generate import Sources
-from pantile.store.location import default_folder
 
-_NAMES = ("g++", "c++", "clang++")
 _LANGUAGE = ("-std=c++20", "-fPIC", "-w", "-DNDEBUG")
 _SPEED = (
     "-O3",
@@ -38,39 +31,13 @@ _INDUCTOR = (
     "-DSTANDALONE_TORCH_HEADER",
     "-DC10_USING_CUSTOM_GENERATED_MACROS",
 )
-_MOST_SECONDS = 1200.0
 _PREFIX = "#include <torch/csrc/inductor/cpp_prefix.h>"
-
-
-def find_compiler() -> str:
-    """The C++ compiler: `$CXX`, or the first of the usual names."""
-    wanted = os.environ.get("CXX")
-    for name in (wanted,) if wanted else _NAMES:
-        found = shutil.which(name)
-        if found is not None:
-            return found
-    raise CompilerMissing(
-        f"there is no C++ compiler: looked for {wanted or ', '.join(_NAMES)}",
-        fix="install one (`apt install g++`), name it in CXX, or run with "
-        'Options.engine("reference")',
-    )
-
-
-@cache
-def compiler_version() -> str:
-    """What the compiler says about itself, in one line."""
-    done = subprocess.run(
-        [find_compiler(), "--version"], capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.stdout.splitlines()[0] if done.stdout else "unknown"
 
 
 def build(sources: Sources) -> bytes:
     """Compile and link; the bytes of the object."""
-    work = default_folder() / "build"
-    work.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        return _build(sources, Path(folder))
+    with working_folder() as folder:
+        return _build(sources, folder)
 
 
 def _build(sources: Sources, folder: Path) -> bytes:
@@ -85,11 +52,11 @@ def _build(sources: Sources, folder: Path) -> bytes:
     for name, (text, flags) in units.items():
         (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
         commands.append([find_compiler(), "-c", f"{name}.cpp", *flags, *_includes()])
-    _run_together(commands, folder)
+    run_together(commands, folder)
     library = Path(torch.__file__).parent / "lib"
     objects = [f"{name}.o" for name in units]
     link = ["-shared", "-fopenmp", "-o", "program.so", *objects, f"-L{library}", "-ltorch_cpu"]
-    _run_together([[find_compiler(), *link]], folder)
+    run_together([[find_compiler(), *link]], folder)
     return (folder / "program.so").read_bytes()
 
 
@@ -118,26 +85,3 @@ def _vector_flags() -> list[str]:
 def _includes() -> list[str]:
     folder = Path(torch.__file__).parent / "include"
     return [f"-I{folder}", f"-I{folder / 'torch' / 'csrc' / 'api' / 'include'}"]
-
-
-def _run_together(commands: Sequence[Sequence[str]], folder: Path) -> None:
-    running = [
-        subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        for command in commands
-    ]
-    try:
-        outputs = [process.communicate(timeout=_MOST_SECONDS)[1] for process in running]
-    except BaseException:
-        for process in running:
-            process.kill()
-            process.wait()
-        raise
-    for process, output in zip(running, outputs, strict=True):
-        if process.returncode:
-            first = next((line for line in output.splitlines() if "error" in line), output[:300])
-            raise CompilerFailed(
-                f"the C++ compiler failed: {first.strip()}",
-                fix='run with Options.engine("reference")',
-            )

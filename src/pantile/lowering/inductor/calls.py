@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pantile.errors import ProgramError
-from pantile.lowering.inductor.handles import assign, tensor_of
+from pantile.lowering.handles import assign, tensor_of
 from pantile.program.targets import find_target
 
 CALLBACK = ctypes.CFUNCTYPE(

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
-from pantile.errors import Error, ProgramError
+from pantile.errors import Error
 from pantile.lowering.inductor.calls import describe_calls
 from pantile.lowering.inductor.host import host_program
 from pantile.lowering.inductor.kernels import catch_in_loops
+from pantile.lowering.retrace import inductor_table, no_code, retraced
 from pantile.program.program import Program
 from pantile.store.location import default_folder
 
@@ -109,15 +109,7 @@ def _explained(error: Exception) -> Error:
     if isinstance(inner, Error):
         return inner
     operator = re.search(r"^\s*target: (\S+)", str(inner), re.MULTILINE)
-    return _no_code(operator[1] if operator else "the program", inner)
-
-
-def _no_code(what: str, error: Exception) -> ProgramError:
-    why = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return ProgramError(
-        f"there is no code for {what}: {type(error).__name__}: {why[:300]}",
-        fix="nothing: it runs on the reference engine",
-    )
+    return no_code(operator[1] if operator else "the program", inner)
 
 
 def _generate(program: Program, settings: Settings) -> Sources:
@@ -125,7 +117,7 @@ def _generate(program: Program, settings: Settings) -> Sources:
     from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
     from torch._inductor.virtualized import V
 
-    module, examples, mode = _retraced(program)
+    module, examples, mode = retraced(program, inductor_table(_LEFT_TO_ATEN))
     taken: dict[str, Any] = {}
     with ExitStack() as scope:
         scope.enter_context(torch.no_grad())
@@ -147,52 +139,6 @@ def _generate(program: Program, settings: Settings) -> Sources:
         )
     host = host_program(taken["wrapper"], len(program.outputs))
     return Sources(catch_in_loops(taken["kernels"]), host, taken["calls"])
-
-
-def _retraced(program: Program) -> tuple[fx.GraphModule, list[Any], Any]:
-    """The program in the operators Inductor has code for; fake inputs for it, and their mode."""
-    import torch._inductor.lowering
-    from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    if program.subgraphs:
-        raise ProgramError(
-            f"the program calls subgraphs ({', '.join(program.subgraphs)}): cond, while_loop and "
-            "the like are not compiled",
-            fix="nothing: it runs on the reference engine",
-        )
-    table = {op: rule for op, rule in select_decomp_table().items() if op not in _LEFT_TO_ATEN}
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.no_grad(), mode:
-        examples = [_empty_like(node) for node in program.placeholders]
-        replay = _Replay(fx.GraphModule(dict(program.constants), program.graph))
-        traced = make_fx(replay.run, decomposition_table=table, tracing_mode="real")(*examples)
-    return traced, examples, mode
-
-
-class _Replay(fx.Interpreter):
-    """Runs a program whose tensors may get other strides than eager's, from decompositions."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        """What cannot be traced is named."""
-        try:
-            return super().run_node(n)
-        except Error:
-            raise
-        except Exception as error:
-            raise _no_code(str(n.target), error) from error
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A view that needs eager's strides is a copy: in a functional program nobody can tell."""
-        if target is aten.view.default:
-            target = aten.reshape.default
-        return super().call_function(target, args, kwargs)
-
-
-def _empty_like(node: fx.Node) -> torch.Tensor:
-    value = node.meta["val"]
-    return torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype)
 
 
 @contextmanager

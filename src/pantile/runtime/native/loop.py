@@ -36,6 +36,14 @@ _BACKTRACE = "\nException raised from"  # as torch's errors go on after their fi
 # and in the imaginary part of a complex number. Longer imaginary parts are not contiguous.
 _Check = tuple[torch.dtype, tuple[int, ...], bool]
 
+# The shape, the strides, the dtype: what `_empty` wants to know.
+_Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+
+# torch.empty for the CPU, without the way through torch's dispatcher, which takes 1 µs. No mode or
+# default device can send it elsewhere, so there is memory behind the result.
+_empty: Callable[..., Tensor] = torch._C._dynamo.guards._empty_strided_cpu
+_data_ptr = Tensor.data_ptr
+
 
 class Loop:
     """A plan, ready to run. One call at a time; calls of different loops may overlap."""
@@ -52,6 +60,8 @@ class Loop:
         self._failure = Failure()
         self._failure_at = ctypes.addressof(self._failure)
         self._call, self._address, buffers = _created(plan, self._memory, deadline)
+        self._whole_call = _prepared_call(self._address, self._iterations, self._failure_at)
+        self._result_kinds = [_kind_of(spec.dtype, spec.joined(count)) for spec in plan.results]
         self._close = weakref.finalize(self, _destroy, self._address, buffers)
 
     @property
@@ -86,7 +96,7 @@ class Loop:
 
     def new_destinations(self) -> list[torch.Tensor]:
         """Uninitialised tensors for the results of a run."""
-        return [torch.empty(shape, dtype=dtype) for dtype, shape, _ in self._result_checks]
+        return [_empty(*kind) for kind in self._result_kinds]
 
     def close(self) -> None:
         """Free the programs' buffers. The loop cannot run any more."""
@@ -118,34 +128,35 @@ class Loop:
         finally:
             self._free.release()
 
-    def run_whole(
-        self, arguments: Sequence[torch.Tensor], destinations: Sequence[torch.Tensor]
-    ) -> None:
-        """All device iterations, on arguments that were checked and new destinations."""
+    def run_whole(self, pointers: Sequence[int]) -> list[torch.Tensor]:
+        """All device iterations; the results. `pointers` leads to arguments that were checked."""
         if not self._free.acquire(False):
             raise self._unavailable()
         try:
-            pointers, results = self._memory.argument_data, self._memory.result_data
-            for i, tensor in enumerate(arguments):
-                pointers[i] = tensor.data_ptr()
-            for i, tensor in enumerate(destinations):
-                results[i] = tensor.data_ptr()
-            self._run_range(0, self._iterations)
+            results = [_empty(*kind) for kind in self._result_kinds]
+            self._memory.pointers[:] = [*pointers, *map(_data_ptr, results)]
+            function, arguments = self._whole_call
+            done = function(*arguments)
+            if done != self._iterations:
+                self._go_on(done, self._iterations)
+            return results
         finally:
             self._free.release()
 
     def _run_range(self, first: int, end: int) -> None:
-        call, address, failure = self._call, self._address, self._failure_at
-        done = call(address, first, end, 1, failure)
+        self._go_on(self._call(self._address, first, end, 1, self._failure_at), end)
+
+    def _go_on(self, done: int, end: int) -> None:
+        """Finish a run that came back after iteration `done`."""
         while done != end:
             if done < 0:
                 raise self._failed()
-            done = call(address, done, end, 0, failure)
+            done = self._call(self._address, done, end, 0, self._failure_at)
 
     @property
     def takes_plain_arguments(self) -> bool:
-        """Is dtype, shape and contiguity all there is to check of an argument?"""
-        return not any(lazy or 0 in shape for _, shape, lazy in self._argument_checks)
+        """Do all arguments have data? A null pointer is then a mistake."""
+        return not any(0 in shape for _, shape, _ in self._argument_checks)
 
     def _take(
         self,
@@ -238,6 +249,21 @@ def _busy() -> StateError:
 def _check_of(dtype: torch.dtype, shape: tuple[int, ...]) -> _Check:
     lazy = dtype.is_complex or (dtype.is_floating_point and prod(shape) == 1)
     return dtype, tuple(shape), lazy
+
+
+def _kind_of(dtype: torch.dtype, shape: tuple[int, ...]) -> _Kind:
+    return tuple(shape), torch.empty(shape, device="meta").stride(), dtype
+
+
+def _prepared_call(
+    address: int, iterations: int, failure: int
+) -> tuple[Callable[..., int], tuple[Any, ...]]:
+    """The call that runs everything: its function and arguments, converted once for all calls."""
+    function = loop_library()["pantile_loop_run"]  # an object of its own, without `argtypes`
+    function.restype = ctypes.c_int64
+    pointer, number = ctypes.c_void_p.from_param, ctypes.c_int64.from_param
+    flag = ctypes.c_int32.from_param(1)
+    return function, (pointer(address), number(0), number(iterations), flag, pointer(failure))
 
 
 def _described(value: Any) -> str:

@@ -14,8 +14,8 @@ import torch
 
 from pantile.capture.hyper import Hyper
 from pantile.errors import ProgramError
-from pantile.lowering.inductor.prepare import Prepared
 from pantile.lowering.native import NativeStep
+from pantile.lowering.prepare import Prepared
 from pantile.passes.accumulate_gradients import NEW, OLD
 from pantile.program.spec import Input as InputSpec
 from pantile.program.spec import InputKind, OutputKind, ScalarSpec, TensorSpec
@@ -49,6 +49,8 @@ class Numbers:
         inputs = current.variant.program.inputs
         numbers = [(inputs[i], h) for i, h in current.feed.hypers if _is_number(inputs[i])]
         self._hypers = [hyper for _, hyper in numbers]
+        #: May another number need another program?
+        self.guarded = bool(current.variant.guards)
         self._memory = np.zeros(len(numbers))
         self._known: list[Any] = [None] * len(numbers)
         self.tensors: dict[str, torch.Tensor] = {
@@ -207,7 +209,7 @@ class Runner:
         self.one_by_one = one_by_one
         self._returned = returned
         self._rows = [spec.shape[0] if spec.shape else None for spec in results]
-        self._step, self._numbers, self._random = step, numbers, random
+        self._step, self.numbers, self._random = step, numbers, random
         self._draws = prepared.seeds > 0
 
     def run(
@@ -218,8 +220,8 @@ class Runner:
         count: int,
     ) -> None:
         """Run device iterations of a call."""
-        if self._numbers is not None:
-            self._numbers.refresh()
+        if self.numbers is not None:
+            self.numbers.refresh()
         if self._draws:
             self.loop.seed, self.loop.counters = self._random.native_stream()
         try:
@@ -230,20 +232,20 @@ class Runner:
             if self._draws:
                 self._random.advance(count * self.schedule.parts.shape[1])
 
-    def run_whole(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run a whole call on arguments that were checked; its results."""
+    def run_whole(self, pointers: Sequence[int]) -> list[torch.Tensor]:
+        """Run a whole call on the memory of arguments that were checked; its results.
+
+        The caller refreshes the numbers, if they can be other ones.
+        """
         if self._draws:
-            destinations = self.loop.new_destinations()
-            self.run(arguments, destinations, 0, self.schedule.parts.shape[0])
-            return destinations
-        if self._numbers is not None:
-            self._numbers.refresh()
-        destinations = self.loop.new_destinations()
+            self.loop.seed, self.loop.counters = self._random.native_stream()
         try:
-            self.loop.run_whole(arguments, destinations)
+            return self.loop.run_whole(pointers)
         except Exception as error:
             raise self._explained(error) from error
-        return destinations
+        finally:
+            if self._draws:
+                self._random.advance(self.schedule.parts.shape[0] * self.schedule.parts.shape[1])
 
     def times(self, first: int, count: int) -> tuple[Any, Any]:
         """When the micro-batches of the latest run went in and out, and which were returned."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from pantile.lowering.inductor.prepare import Prepared
+from pantile.lowering.prepare import Prepared
 from pantile.lowering.native import StepPrograms
 from pantile.program.spec import Input, InputKind, TensorSpec
 

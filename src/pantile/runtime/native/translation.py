@@ -39,6 +39,8 @@ from pantile.runtime.native.structures import (
 class CallMemory:
     """What Python and the loop both read and write."""
 
+    #: Where the arguments are, then where the results are.
+    pointers: ctypes.Array[ctypes.c_void_p]
     argument_data: ctypes.Array[ctypes.c_void_p]
     result_data: ctypes.Array[ctypes.c_void_p]
     times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -48,9 +50,13 @@ class CallMemory:
     @staticmethod
     def of(plan: Plan) -> CallMemory:
         """As large as the plan needs it."""
+        arguments, results = len(plan.arguments), len(plan.results)
+        pointers = (ctypes.c_void_p * (arguments + results))()
+        start = arguments * ctypes.sizeof(ctypes.c_void_p)
         return CallMemory(
-            (ctypes.c_void_p * len(plan.arguments))(),
-            (ctypes.c_void_p * len(plan.results))(),
+            pointers,
+            (ctypes.c_void_p * arguments).from_buffer(pointers),
+            (ctypes.c_void_p * results).from_buffer(pointers, start),
             np.zeros((*plan.schedule.parts.shape, 4), np.float64),
             np.zeros(plan.schedule.replicas, np.int64),
             np.zeros(1, np.uint64),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pantile.errors import CompilerMissing
-from pantile.lowering.inductor.build import find_compiler
+from pantile.lowering.compiler import find_compiler
 from pantile.lowering.inductor.kernels import catch_in_loops
 
 QUIET = """

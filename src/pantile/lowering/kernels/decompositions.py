@@ -1,0 +1,138 @@
+"""Operators written in simpler ones, before kernels are planned.
+
+What they are made of fuses with what is around: the variance of a batch reads the convolution's
+result where it lies, and the scores of attention become probabilities in the same pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pantile.lowering.retrace import inductor_table
+
+aten = torch.ops.aten
+
+_KEPT = frozenset(
+    {
+        aten.max_pool2d_with_indices.default,
+        aten.max_pool2d_with_indices_backward.default,
+        aten.mkldnn_rnn_layer.default,
+    }
+)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table: Inductor's, and ours."""
+    table = inductor_table(_KEPT)
+    table.update(_OWN)
+    return table
+
+
+def _var_mean(
+    x: torch.Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dims = list(range(x.dim())) if not dim else [d % x.dim() for d in dim]
+    count = math.prod(x.shape[d] for d in dims)
+    mean = x.sum(dims, keepdim=True) * (1 / count)
+    apart = x - mean
+    degrees = max(0.0, count - (1 if correction is None else correction))
+    variance = (apart * apart).sum(dims, keepdim=keepdim)
+    variance = variance * (1 / degrees) if degrees else variance / 0.0
+    return variance, mean if keepdim else mean.squeeze(dims)
+
+
+def _mean(
+    x: torch.Tensor,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    x = x if dtype is None else x.to(dtype)
+    dims = list(range(x.dim())) if not dim else [d % x.dim() for d in dim]
+    return x.sum(dims, keepdim=keepdim) / math.prod(x.shape[d] for d in dims)
+
+
+def _mean_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return _mean(x, dtype=dtype)
+
+
+def _scores(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    causal: bool,
+    mask: torch.Tensor | None,
+    scale: float | None,
+) -> tuple[torch.Tensor, float]:
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = torch.matmul(query, key.transpose(-2, -1)) * factor
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        rows = torch.arange(query.shape[-2]).unsqueeze(1)
+        columns = torch.arange(key.shape[-2]).unsqueeze(0)
+        scores = torch.where(columns <= rows, scores, -math.inf)
+    return scores, factor
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    if dropout_p:
+        return NotImplemented
+    scores, _ = _scores(query, key, is_causal, attn_mask, scale)
+    most = scores.amax(-1, keepdim=True)
+    powers = torch.exp(scores - most)
+    total = powers.sum(-1, keepdim=True)
+    result = torch.matmul(powers / total, value)
+    return result.transpose(1, 2).clone().transpose(1, 2), (most + total.log()).squeeze(-1)
+
+
+def _attention_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> Any:
+    if dropout_p:
+        return NotImplemented
+    scores, factor = _scores(query, key, is_causal, attn_mask, scale)
+    chances = torch.exp(scores - logsumexp.unsqueeze(-1))
+    to_value = torch.matmul(chances.transpose(-2, -1), gradient)
+    along = (gradient * out).sum(-1, keepdim=True)
+    to_chances = torch.matmul(gradient, value.transpose(-2, -1))
+    to_scores = chances * (to_chances - along) * factor
+    to_query = torch.matmul(to_scores, key)
+    to_key = torch.matmul(to_scores.transpose(-2, -1), query)
+    return to_query, to_key, to_value
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    aten.var_mean.correction: _var_mean,
+    aten.mean.dim: _mean,
+    aten.mean.default: _mean_all,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+}

@@ -1,0 +1,104 @@
+"""From statements to loops: each statement in the outermost loop it can be in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pantile.lowering.kernels.index import Affine, Axis, Space, index_of
+from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.plan import Kernel
+from pantile.lowering.kernels.radix import member_index
+from pantile.lowering.kernels.trace import Statement, Trace
+from pantile.lowering.kernels.types import shape_of
+from pantile.lowering.kernels.writer import Writer
+
+ACC = "acc"
+"""The name of the anchor's value in an epilogue."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """buffer[address] = value."""
+
+    buffer: Buffer
+    address: Affine
+    value: str
+
+    def code(self, space: Space) -> str:
+        """As C++."""
+        return f"{self.buffer.name}[{space.resolve(self.address).code()}] = {self.value};"
+
+
+def placed(trace: Trace, levels: Sequence[Sequence[Axis]], inner: Sequence[str]) -> list[list[str]]:
+    """The statements by depth: before all loops, in the first, … `inner` are names of the last."""
+    depth_of = {axis: depth for depth, axes in enumerate(levels, 1) for axis in axes}
+    depth_of_name = dict.fromkeys(inner, len(levels))
+    lines: list[list[str]] = [[] for _ in range(len(levels) + 1)]
+    for statement in trace.statements:
+        sums = [trace.space.resolve(part) for part in statement.sums]
+        depths = [depth_of_name.get(name, 0) for name in statement.needs]
+        depths += [depth_of[axis] for part in sums for axis in part.terms]
+        depth = max(depths, default=0)
+        depth_of_name[statement.name] = depth
+        lines[depth].append(_line(statement, sums))
+    return lines
+
+
+def _line(statement: Statement, sums: Sequence[Affine]) -> str:
+    text = statement.text.format(*(part.code() for part in sums))
+    return f"const {statement.cpp} {statement.name} = {text};"
+
+
+def decoded(space: Space, axis: Axis) -> str:
+    """The parts of an axis that was split, computed from it."""
+    if axis not in space.splits:
+        return ""
+    outer, inner = space.splits[axis]
+    line = (
+        f"const int {outer.name} = {axis.name} / {inner.size}, "
+        f"{inner.name} = {axis.name} % {inner.size};"
+    )
+    return line + decoded(space, outer) + decoded(space, inner)
+
+
+def stores_of(
+    writer: Writer, kernel: Kernel, trace: Trace, axes: Sequence[Axis], order: Sequence[int] | None
+) -> list[Store]:
+    """What a kernel stores at one element of its anchor, whose value has the name ACC."""
+    trace.given[kernel.anchor] = trace.given.get(kernel.anchor, ACC)
+    trace.computed |= set(kernel.members)
+    stores: list[Store] = []
+    if kernel.stores_anchor:
+        buffer = writer.allocate(kernel.anchor, order)
+        value = trace.given[kernel.anchor]
+        stores.append(Store(buffer, buffer.address(index_of(axes)), value))
+    for member in kernel.members:
+        index = member_index(trace.space, kernel.maps[member], axes, shape_of(member))
+        value = trace.value(member, index)
+        own = None if order is None else writer.member_order(kernel, member, order)
+        buffer = writer.allocate(member, own)
+        stores.append(Store(buffer, buffer.address(index), value))
+    for store in stores:
+        trace.used[store.buffer.name] = store.buffer
+    return stores
+
+
+def epilogue(
+    trace: Trace, stores: Sequence[Store], outer: Sequence[Axis], lane: Axis, first: str
+) -> tuple[str, str]:
+    """Code before all loops; and the body of a function of outer axes that is given a row.
+
+    The body stores `count` elements from `first` on, whose sums are in `row`.
+    """
+    space = trace.space
+    outer_leaves = [leaf for axis in outer for leaf in space.leaves(axis)]
+    lines = placed(trace, [outer_leaves, space.leaves(lane)], [ACC])
+    # Names of single numbers depend on nothing: they are computed once, before.
+    body = "".join(decoded(space, axis) for axis in outer) + "".join(lines[1])
+    body += (
+        f"\nLANEWISE for (int j = 0; j < count; j++) {{ const float {ACC} = row[j]; "
+        f"const int {lane.name} = {first} + j;{decoded(space, lane)}{''.join(lines[2])}"
+        f"{''.join(store.code(space) for store in stores)} }}"
+    )
+    return "".join(lines[0]), body

@@ -1,0 +1,54 @@
+"""From a prepared program to the text of one C++ file."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from pantile.lowering.kernels.decompositions import decompositions
+from pantile.lowering.kernels.expressions import storage_of
+from pantile.lowering.kernels.plan import Plan
+from pantile.lowering.kernels.rules.elementwise import copy
+from pantile.lowering.kernels.rules.table import ELEMENTWISE, FAMILIES
+from pantile.lowering.kernels.simplify import simplify
+from pantile.lowering.kernels.source import source
+from pantile.lowering.kernels.writer import Writer
+from pantile.lowering.retrace import retraced
+from pantile.program.program import Program
+
+
+def generate(program: Program) -> str:
+    """The C++ of a program; Refused if a part of it has no rule."""
+    module, _, _ = retraced(program, decompositions())
+    return written(module.graph).text()
+
+
+class Written:
+    """The kernels of a graph."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+
+    def text(self) -> str:
+        """As one file."""
+        return source(self.writer)
+
+
+def written(graph: fx.Graph) -> Written:
+    """Plan and write the kernels of a graph."""
+    simplify(graph)
+    writer = Writer(Plan(graph, FAMILIES, ELEMENTWISE))
+    for kernel in writer.plan.kernels:
+        kernel.family.emit(kernel, writer)
+    _copy_back(writer)
+    return Written(writer)
+
+
+def _copy_back(writer: Writer) -> None:
+    """New contents of inputs that could not be written in place."""
+    plan = writer.plan
+    for node in plan.copies:
+        target, value = node.args[:2]
+        assert isinstance(target, fx.Node) and isinstance(value, fx.Node)
+        value = storage_of(value)
+        if plan.buffers[value] is not plan.buffers[target]:
+            copy(writer, value, plan.buffers[target], "new content:")

@@ -1,0 +1,77 @@
+"""A nest of loops around statements: adjacent loops that always go together become one.
+
+for i in 0..3, j in 0..7: y[8 * i + j] = x[8 * i + j]       ->       for k in 0..31: y[k] = x[k]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pantile.lowering.kernels.emission import Store, placed
+from pantile.lowering.kernels.index import Affine, Axis
+from pantile.lowering.kernels.trace import Trace
+
+_STEP = 16
+"""Long loops are divided between threads in steps of a cache line of floats."""
+
+
+def nest(trace: Trace, axes: Sequence[Axis], stores: Sequence[Store]) -> str:
+    """Loops over all axes, the one that the first store runs along innermost."""
+    leaves = [leaf for axis in axes for leaf in trace.space.leaves(axis) if leaf.size > 1]
+    stores = [replace(s, address=trace.space.resolve(s.address)) for s in stores]
+    first = stores[0].address
+    leaves.sort(key=lambda axis: -first.factor(axis))
+    leaves, stores = _collapsed(trace, leaves, stores)
+    lines = placed(trace, [[axis] for axis in leaves], [])
+    text = "".join(lines[0])
+    for depth, axis in enumerate(leaves):
+        last = depth == len(leaves) - 1
+        text += "\nLANEWISE " if last else "\n"
+        text += (shared_loop(axis) if depth == 0 else loop(axis)) + " {" + "".join(lines[depth + 1])
+    text += "".join(store.code(trace.space) for store in stores) + "}" * len(leaves)
+    return text if leaves else f"if (t == 0) {{ {text} }}"
+
+
+def loop(axis: Axis) -> str:
+    """All of an axis."""
+    return f"for (int {axis.name} = 0; {axis.name} < {axis.size}; {axis.name}++)"
+
+
+def shared_loop(axis: Axis) -> str:
+    """The part of an axis that is this thread's."""
+    n, name = axis.size, axis.name
+    if n < 64 * _STEP:
+        begin, end = f"share({n}, t, T)", f"share({n}, t + 1, T)"
+    else:
+        begin = f"share({n // _STEP}, t, T) * {_STEP}"
+        end = f"(t + 1 == T ? {n} : share({n // _STEP}, t + 1, T) * {_STEP})"
+    return f"for (int {name} = {begin}, end_{name} = {end}; {name} < end_{name}; {name}++)"
+
+
+def _collapsed(
+    trace: Trace, leaves: list[Axis], stores: Sequence[Store]
+) -> tuple[list[Axis], list[Store]]:
+    """The same loops, fewer of them; the statements of the trace are changed to fit."""
+    sums = [trace.space.resolve(part) for s in trace.statements for part in s.sums]
+    sums += [store.address for store in stores]
+    place = 0
+    while place + 1 < len(leaves):
+        outer, inner = leaves[place], leaves[place + 1]
+        if all(part.factor(outer) == part.factor(inner) * inner.size for part in sums):
+            joined = Axis(outer.size * inner.size)
+            sums = [_joined(part, outer, inner, joined) for part in sums]
+            leaves[place : place + 2] = [joined]
+            place = max(0, place - 1)
+        else:
+            place += 1
+    given = iter(sums)
+    trace.statements[:] = [
+        replace(s, sums=tuple(next(given) for _ in s.sums)) for s in trace.statements
+    ]
+    return leaves, [replace(store, address=next(given)) for store in stores]
+
+
+def _joined(part: Affine, outer: Axis, inner: Axis, joined: Axis) -> Affine:
+    terms = {axis: f for axis, f in part.terms.items() if axis not in (outer, inner)}
+    return Affine(part.constant, {**terms, joined: part.factor(inner)})

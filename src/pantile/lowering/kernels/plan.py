@@ -1,0 +1,363 @@
+"""Which values get memory, and which kernel computes what.
+
+Realised       operands and results of products, convolutions, sums and the like; what is returned
+               or written to an input; what is used more than once and dear to compute. The rest is
+               computed where it is used.
+Fused          a realised value joins the latest kernel it reads, if it visits that kernel's
+               elements one by one: bias and relu after a product, the optimizer after a gradient.
+In place       a new parameter is written over the old one, if nobody reads the old one later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.lowering.kernels.expressions import (
+    CONSTANTS,
+    LOOKUPS,
+    RULES,
+    VIEWS,
+    storage_of,
+)
+from pantile.lowering.kernels.families import Family
+from pantile.lowering.kernels.index import Axis, index_of, same_index
+from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.pointwise import COSTS, POINTWISE, Rule
+from pantile.lowering.kernels.radix import Radix, radix_of
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.trace import Trace
+from pantile.lowering.kernels.types import dtype_of, shape_of
+
+aten = torch.ops.aten
+
+_DEAR = 3.5
+"""A value that costs more than so many additions is computed once."""
+_DEEP = 24.0
+"""A longer computation is cut."""
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One anchor, and what is computed from its elements as they come."""
+
+    position: float
+    anchor: fx.Node
+    family: Family
+    members: list[fx.Node] = field(default_factory=list)
+    maps: dict[fx.Node, Radix] = field(default_factory=dict)
+    """Which element of a member belongs to which of the anchor."""
+    stores_anchor: bool = False
+
+    def map(self, node: fx.Node) -> Radix:
+        """The radix of a result; the anchor's own is the identity."""
+        if node in self.maps:
+            return self.maps[node]
+        axes = [Axis(size) for size in shape_of(node)]
+        radix = radix_of(index_of(axes), shape_of(node), axes)
+        assert radix is not None
+        return radix
+
+    @property
+    def results(self) -> list[fx.Node]:
+        """All values it computes."""
+        return [self.anchor, *self.members]
+
+
+class Plan:
+    """The kernels of a graph, in order."""
+
+    def __init__(
+        self, graph: fx.Graph, families: Mapping[Any, Family], elementwise: Family
+    ) -> None:
+        self._families, self._elementwise = families, elementwise
+        self.nodes: list[fx.Node] = list(graph.nodes)
+        self.order = {node: place for place, node in enumerate(self.nodes)}
+        self.inputs = [node for node in self.nodes if node.op == "placeholder"]
+        self.realised: set[fx.Node] = set()
+        self.kernel_of: dict[fx.Node, Kernel] = {}
+        self.buffers: dict[fx.Node, Buffer] = {}
+        self.copies = [n for n in self.nodes if n.target is aten.copy_.default]
+        self.outputs: list[fx.Node] = list(self.nodes[-1].args[0])  # type: ignore[arg-type]
+        self.targets: dict[fx.Node, fx.Node] = {}
+        """The input that a value is the new content of."""
+        self._leaves: dict[fx.Node, frozenset[fx.Node]] = {}
+        self._check()
+        self._realise()
+        self.kernels = self._kernels()
+        self._find_stores()
+
+    # For traces
+
+    def is_realised(self, node: fx.Node) -> bool:
+        """Has the value memory of its own?"""
+        return node in self.realised
+
+    def buffer(self, node: fx.Node) -> Buffer | None:
+        """Its memory, if it has some yet."""
+        return self.buffers.get(node)
+
+    def rule(self, target: Any) -> Rule | None:
+        """How an operator is written down where it is used."""
+        return RULES.get(target)
+
+    # What there is
+
+    def _family(self, node: fx.Node) -> Family | None:
+        return self._families.get(node.target)
+
+    def _check(self) -> None:
+        for node in self.nodes:
+            if node.op in ("placeholder", "output"):
+                continue
+            if node.op != "call_function":
+                raise Refused(f"{node.op} {node.target}")
+            known = node.target in RULES or node.target in _SEVERAL
+            if not known and node.target is not aten.copy_.default and self._family(node) is None:
+                raise Refused(f"no rule for {node.target}")
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and not value.numel():
+                raise Refused(f"{node.target} of no elements")
+        for output in self.outputs:
+            if not isinstance(output, fx.Node) or storage_of(output).op == "placeholder":
+                raise Refused("an input that is returned")
+
+    def base(self, node: fx.Node) -> fx.Node:
+        """The value that a view is a view of."""
+        while node.op == "call_function" and node.target in VIEWS and node not in self.realised:
+            node = node.args[0]  # type: ignore[assignment]
+            if node.target in _SEVERAL:
+                node = node.args[0]  # type: ignore[assignment]
+        return node
+
+    def leaves(self, node: fx.Node) -> frozenset[fx.Node]:
+        """The values with memory that are read to compute a node."""
+        if node in self._leaves:
+            return self._leaves[node]
+        found: set[fx.Node] = set()
+        seen: set[fx.Node] = set()
+        ahead = list(node.all_input_nodes)
+        while ahead:
+            other = ahead.pop()
+            if other in seen:
+                continue
+            seen.add(other)
+            if other.op == "placeholder" or other in self.realised:
+                found.add(other)
+            else:
+                ahead += other.all_input_nodes
+        self._leaves[node] = frozenset(found)
+        return self._leaves[node]
+
+    # Realising
+
+    def _realise(self) -> None:
+        for node in self.nodes:
+            if node.op != "call_function":
+                continue
+            family = self._family(node)
+            if family is not None:
+                family.check(node)
+                self.realised.add(node)
+        for node in self.nodes:
+            family = self._family(node)
+            needed = family.operands(node) if family is not None else []
+            if node.target in LOOKUPS:
+                needed = [storage_of(node.args[0])]  # type: ignore[arg-type]
+            for operand in needed:
+                base = self.base(operand)
+                if base.op != "placeholder":
+                    self._need(base)
+        self._realise_results()
+        self._realise_dear()
+        self._leaves.clear()
+
+    def _need(self, node: fx.Node) -> None:
+        if node.target in CONSTANTS or node.target in RULES:
+            self.realised.add(node)
+        elif node not in self.realised:
+            raise Refused(f"{node.target} as an operand")
+
+    def _realise_results(self) -> None:
+        for copy in self.copies:
+            target, source = copy.args[:2]
+            assert isinstance(target, fx.Node) and isinstance(source, fx.Node)
+            source = storage_of(source)
+            if source.op == "placeholder":
+                if source is not target:
+                    raise Refused("an input that is written to another")
+                continue
+            if dtype_of(source) is not dtype_of(target):
+                raise Refused("an input that changes its type")
+            self._need(source)
+            self.targets.setdefault(source, target)
+        for output in self.outputs:
+            self._need(storage_of(output))
+
+    def _realise_dear(self) -> None:
+        costs: dict[fx.Node, float] = {}
+        for node in self.nodes:
+            if node.op == "placeholder" or node in self.realised:
+                costs[node] = 1.0
+            elif node.op == "call_function" and node.target in CONSTANTS:
+                costs[node] = 0.0
+            elif node.op == "call_function":
+                costs[node] = self._cost(node, costs)
+                several = self._uses(node) > 1 and costs[node] > _DEAR
+                big = shape_of(node) if isinstance(node.meta.get("val"), torch.Tensor) else ()
+                if node.target in POINTWISE and prod(big) > 1 and (several or costs[node] > _DEEP):
+                    self.realised.add(node)
+                    costs[node] = 1.0
+
+    def _cost(self, node: fx.Node, costs: dict[fx.Node, float]) -> float:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            return 0.0  # computed before the loops
+        below = sum(costs.get(other, 0.0) for other in node.all_input_nodes)
+        return below + COSTS.get(node.target, 0.0) + (0.0 if node.target in VIEWS else 0.3)
+
+    def _uses(self, node: fx.Node) -> int:
+        """How many nodes compute with a value, seen through views."""
+        users: set[fx.Node] = set()
+        ahead = list(node.users)
+        while ahead:
+            user = ahead.pop()
+            if user.target in VIEWS and user not in self.realised:
+                ahead += user.users
+            else:
+                users.add(user)
+        return len(users)
+
+    # Kernels
+
+    def _kernels(self) -> list[Kernel]:
+        kernels: list[Kernel] = []
+        for node in self.nodes:
+            if node not in self.realised:
+                continue
+            family = self._family(node)
+            if family is None:
+                joined = self._join(node)
+                if joined is not None:
+                    self.kernel_of[node] = joined
+                    continue
+                family = self._elementwise
+            kernel = Kernel(float(self.order[node]), node, family)
+            self.kernel_of[node] = kernel
+            kernels.append(kernel)
+        return sorted(kernels, key=lambda kernel: kernel.position)
+
+    def _join(self, node: fx.Node) -> Kernel | None:
+        """The kernel that can compute a value on the way, made to do so."""
+        made = [leaf for leaf in self.leaves(node) if leaf.op != "placeholder"]
+        if not made:
+            return None
+        kernel = max((self.kernel_of[leaf] for leaf in made), key=lambda k: k.position)
+        if not kernel.family.has_epilogue or prod(shape_of(kernel.anchor)) != prod(shape_of(node)):
+            return None
+        radix = self._map(kernel, node)
+        if radix is None or not kernel.family.takes(kernel.anchor, radix):
+            return None
+        kernel.members.append(node)
+        kernel.maps[node] = radix
+        if node in self.targets and not self._may_overwrite(node, kernel):
+            kernel.members.pop()
+            del kernel.maps[node]
+            return None
+        return kernel
+
+    def _map(self, kernel: Kernel, node: fx.Node) -> Radix | None:
+        """Which element of a node belongs to which of the anchor; None if it is no bijection."""
+        trace = Trace(self, probing=True, computed={node})
+        trace.given = dict.fromkeys(kernel.results, "given")
+        axes = [Axis(size) for size in shape_of(node)]
+        try:
+            trace.value(node, index_of(axes))
+        except Refused:
+            return None
+        found: Radix | None = None
+        for read in trace.asked:
+            index = trace.space.resolved(read.index)
+            if read.node is kernel.anchor:
+                radix = radix_of(index, shape_of(read.node), axes)
+            else:
+                same = shape_of(read.node) == shape_of(node) and same_index(index, index_of(axes))
+                radix = kernel.maps[read.node] if same else None
+            if radix is None or (found is not None and found != radix):
+                return None
+            found = radix
+        return found
+
+    def _may_overwrite(self, node: fx.Node, kernel: Kernel) -> bool:
+        """May a kernel write a value over the input it is the new content of?"""
+        target = self.targets[node]
+        if kernel.family.reads_apart and target in self.leaves(kernel.anchor):
+            return False
+        for other in self._readers[target]:
+            if other is node:
+                continue
+            home = self.kernel_of.get(other)
+            if home is kernel and self._in_step(kernel, node, other):
+                continue
+            if (home.position if home is not None else self.order[other]) >= kernel.position:
+                return False
+        return self._reads_in_place(node, target)
+
+    def _in_step(self, kernel: Kernel, node: fx.Node, other: fx.Node) -> bool:
+        """Does another result of the kernel read the input where the new value is written?"""
+        same = shape_of(node) == shape_of(other) and kernel.map(node) == kernel.map(other)
+        return same and self._reads_in_place(other, self.targets[node])
+
+    def _reads_in_place(self, node: fx.Node, target: fx.Node) -> bool:
+        """Is the old value read only where the new one is written?"""
+        trace = Trace(self, probing=True, computed={node})
+        axes = [Axis(size) for size in shape_of(node)]
+        trace.value(node, index_of(axes))
+        return all(
+            not read.whole and same_index(trace.space.resolved(read.index), index_of(axes))
+            for read in trace.reads
+            if read.node is target
+        )
+
+    @cached_property
+    def _readers(self) -> dict[fx.Node, list[fx.Node]]:
+        readers: dict[fx.Node, list[fx.Node]] = {node: [] for node in self.inputs}
+        for node in self.nodes:
+            if node in self.realised:
+                for leaf in self.leaves(node):
+                    if leaf.op == "placeholder":
+                        readers[leaf].append(node)
+        return readers
+
+    def may_place_over(self, node: fx.Node) -> fx.Node | None:
+        """The input whose memory a value may take, now that all kernels are known."""
+        target = self.targets.get(node)
+        if target is None or not self._may_overwrite(node, self.kernel_of[node]):
+            return None
+        return target
+
+    def _find_stores(self) -> None:
+        """An anchor needs memory if somebody else reads it."""
+        wanted = {storage_of(output) for output in self.outputs} | set(self.targets)
+        for node in self.realised:
+            home = self.kernel_of[node]
+            for leaf in self.leaves(node):
+                if leaf.op != "placeholder" and self.kernel_of[leaf] is not home:
+                    wanted.add(leaf)
+        for kernel in self.kernels:
+            kernel.stores_anchor = kernel.anchor in wanted or not kernel.members
+
+
+_SEVERAL = frozenset({aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default})
+"""Views with several results."""
+
+
+def conv_graph(nodes: Sequence[fx.Node]) -> bool:
+    """Are there convolutions, so that images lie channels last?"""
+    return any(node.target is aten.convolution.default for node in nodes)

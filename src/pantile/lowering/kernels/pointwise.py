@@ -1,0 +1,195 @@
+"""Operators that compute each element by itself: their C++.
+
+The functions named `op_…` are overloaded for the types of numbers (templates/operators.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.lowering.kernels.index import Index
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.trace import Trace
+from pantile.lowering.kernels.types import cpp, dtype_of
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+Rule = Callable[[Trace, fx.Node, Index], str]
+
+
+def _arithmetic(text: str) -> Rule:
+    """All operands are of the type of the result."""
+
+    def rule(trace: Trace, node: fx.Node, index: Index) -> str:
+        dtype = dtype_of(node)
+        operands = [trace.operand(value, index, dtype) for value in node.args]
+        return trace.state(cpp(dtype), text.format(*operands), operands)
+
+    return rule
+
+
+def _scaled(sign: str) -> Rule:
+    """Sum or difference, the second operand times `alpha`."""
+
+    def rule(trace: Trace, node: fx.Node, index: Index) -> str:
+        dtype = dtype_of(node)
+        a, b = (trace.operand(value, index, dtype) for value in node.args[:2])
+        alpha = node.kwargs.get("alpha", 1)
+        if alpha != 1:
+            factor = trace.operand(alpha, index, dtype)
+            b = trace.state(cpp(dtype), f"{factor} * {b}", [b, factor])
+        return trace.state(cpp(dtype), f"{a} {sign} {b}", [a, b])
+
+    return rule
+
+
+def _comparison(text: str) -> Rule:
+    """Operands are of their common type."""
+
+    def rule(trace: Trace, node: fx.Node, index: Index) -> str:
+        dtype = _common(node.args)
+        operands = [trace.operand(value, index, dtype) for value in node.args]
+        return trace.state("bool", text.format(*operands), operands)
+
+    return rule
+
+
+def _logical(text: str) -> Rule:
+    def rule(trace: Trace, node: fx.Node, index: Index) -> str:
+        operands = [trace.operand(value, index, torch.bool) for value in node.args]
+        return trace.state("bool", text.format(*operands), operands)
+
+    return rule
+
+
+def _common(values: Any) -> torch.dtype:
+    metas = [value.meta["val"] if isinstance(value, fx.Node) else value for value in values]
+    dtype = metas[0].dtype if len(metas) == 1 else torch.result_type(metas[0], metas[1])
+    return dtype
+
+
+def _where(trace: Trace, node: fx.Node, index: Index) -> str:
+    dtype = dtype_of(node)
+    condition = trace.operand(node.args[0], index, torch.bool)
+    a, b = (trace.operand(value, index, dtype) for value in node.args[1:3])
+    return trace.state(cpp(dtype), f"{condition} ? {a} : {b}", [condition, a, b])
+
+
+def _convert(trace: Trace, node: fx.Node, index: Index) -> str:
+    return trace.operand(node.args[0], index, dtype_of(node))
+
+
+def _power(trace: Trace, node: fx.Node, index: Index) -> str:
+    base, exponent = node.args[:2]
+    dtype = dtype_of(node)
+    simple = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "op_sqrt({0})", -1: "1 / {0}"}
+    if isinstance(exponent, (int, float)) and exponent in simple and dtype.is_floating_point:
+        operand = trace.operand(base, index, dtype)
+        return trace.state(cpp(dtype), simple[exponent].format(operand), [operand])
+    if not dtype.is_floating_point:
+        raise Refused(f"powers of {dtype}")
+    a, b = trace.operand(base, index, dtype), trace.operand(exponent, index, dtype)
+    return trace.state(cpp(dtype), f"op_pow({a}, {b})", [a, b])
+
+
+def _clamp(trace: Trace, node: fx.Node, index: Index) -> str:
+    dtype = dtype_of(node)
+    arguments = dict(zip(("self", "min", "max"), node.args, strict=False)) | dict(node.kwargs)
+    result = trace.operand(arguments["self"], index, dtype)
+    for name in ("min", "max"):
+        if arguments.get(name) is not None:
+            bound = trace.operand(arguments[name], index, dtype)
+            function = "op_max" if name == "min" else "op_min"
+            result = trace.state(cpp(dtype), f"{function}({result}, {bound})", [result, bound])
+    return result
+
+
+def _function(name: str) -> Rule:
+    return _arithmetic(f"op_{name}({{0}})")
+
+
+_FUNCTIONS = (
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "log",
+    "log1p",
+    "log2",
+    "reciprocal",
+    "relu",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sqrt",
+    "tanh",
+    "trunc",
+)
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_BITS = {"and": "&", "or": "|", "xor": "^", "left_shift": "<<", "right_shift": ">>"}
+
+POINTWISE: dict[Any, Rule] = {
+    **{getattr(aten, name).default: _function(name) for name in _FUNCTIONS},
+    **{
+        getattr(getattr(aten, name), overload): _comparison(f"{{0}} {sign} {{1}}")
+        for name, sign in _COMPARISONS.items()
+        for overload in ("Tensor", "Scalar")
+    },
+    **{
+        getattr(getattr(aten, f"bitwise_{name}"), overload): _arithmetic(f"{{0}} {sign} {{1}}")
+        for name, sign in _BITS.items()
+        for overload in ("Tensor", "Scalar" if name in ("and", "or", "xor") else "Tensor_Scalar")
+    },
+    aten.add.Tensor: _scaled("+"),
+    aten.sub.Tensor: _scaled("-"),
+    aten.add.Scalar: _scaled("+"),
+    aten.sub.Scalar: _scaled("-"),
+    aten.mul.Tensor: _arithmetic("{0} * {1}"),
+    aten.mul.Scalar: _arithmetic("{0} * {1}"),
+    aten.div.Tensor: _arithmetic("{0} / {1}"),
+    aten.div.Scalar: _arithmetic("{0} / {1}"),
+    aten.neg.default: _arithmetic("-{0}"),
+    aten.maximum.default: _arithmetic("op_max({0}, {1})"),
+    aten.minimum.default: _arithmetic("op_min({0}, {1})"),
+    aten.fmod.Tensor: _arithmetic("op_fmod({0}, {1})"),
+    aten.fmod.Scalar: _arithmetic("op_fmod({0}, {1})"),
+    aten.clamp.default: _clamp,
+    aten.clamp.Tensor: _clamp,
+    aten.clamp_min.default: _arithmetic("op_max({0}, {1})"),
+    aten.clamp_max.default: _arithmetic("op_min({0}, {1})"),
+    aten.where.self: _where,
+    aten.pow.Tensor_Tensor: _power,
+    aten.pow.Tensor_Scalar: _power,
+    aten.pow.Scalar: _power,
+    aten.isnan.default: _comparison("{0} != {0}"),
+    aten.isinf.default: _comparison("op_isinf({0})"),
+    aten.logical_and.default: _logical("{0} && {1}"),
+    aten.logical_or.default: _logical("{0} || {1}"),
+    aten.logical_xor.default: _logical("{0} != {1}"),
+    aten.logical_not.default: _logical("!{0}"),
+    aten.bitwise_not.default: _arithmetic("op_not({0})"),
+    prims.convert_element_type.default: _convert,
+}
+
+COSTS: dict[Any, float] = {
+    **dict.fromkeys((aten.exp.default, aten.sigmoid.default, aten.rsqrt.default), 8.0),
+    **dict.fromkeys((aten.log.default, aten.log1p.default, aten.expm1.default), 10.0),
+    **dict.fromkeys(
+        (aten.erf.default, aten.tanh.default, aten.sin.default, aten.cos.default), 12.0
+    ),
+    aten.sqrt.default: 6.0,
+    aten.div.Tensor: 2.0,
+    aten.pow.Tensor_Tensor: 20.0,
+}
+"""What an operator costs more than an addition, in additions."""

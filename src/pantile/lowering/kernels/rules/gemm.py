@@ -1,0 +1,155 @@
+"""Matrix products, single and in batches, with what follows computed tile by tile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.lowering.kernels.emission import ACC, decoded, epilogue, stores_of
+from pantile.lowering.kernels.families import Family
+from pantile.lowering.kernels.index import Axis, index_of
+from pantile.lowering.kernels.operand import Operand, strided
+from pantile.lowering.kernels.plan import Kernel
+from pantile.lowering.kernels.radix import Radix
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.trace import Trace
+from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.lowering.kernels.writer import Writer
+
+aten = torch.ops.aten
+
+_ADDS = frozenset({aten.addmm.default, aten.baddbmm.default})
+PRODUCTS = (aten.mm.default, aten.bmm.default, *_ADDS)
+
+
+def _factors(node: fx.Node) -> list[fx.Node]:
+    first = 1 if node.target in _ADDS else 0
+    return list(node.args[first : first + 2])  # type: ignore[arg-type]
+
+
+class Gemm(Family):
+    """Tiles in registers; see templates/gemm.h."""
+
+    def check(self, node: fx.Node) -> None:
+        """Only float32; no factors of the sum."""
+        if dtype_of(node) is not torch.float32:
+            raise Refused(f"products of {dtype_of(node)}")
+        if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
+            raise Refused("a product with alpha or beta")
+
+    def operands(self, node: fx.Node) -> list[fx.Node]:
+        """The two factors."""
+        return _factors(node)
+
+    def takes(self, anchor: fx.Node, radix: Radix) -> bool:
+        """Columns, which are the lanes, are not cut."""
+        return len(radix[-1]) <= 1
+
+    def emit(self, kernel: Kernel, writer: Writer) -> None:
+        """Write the kernel."""
+        _Product(kernel, writer).write()
+
+
+class _Product:
+    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+        self.kernel, self.writer = kernel, writer
+        left, right = _factors(kernel.anchor)
+        *batch, self.m, self.k = shape_of(left)
+        self.n = shape_of(right)[-1]
+        self.batch = Axis(batch[0], "batch") if batch else None
+        self.row, self.column, depth = Axis(self.m, "m"), Axis(self.n, "n"), Axis(self.k, "k")
+        first = [self.batch] if self.batch else []
+        free = len(first)
+        self.left = strided(writer, left, [*first, self.row, depth], free=free)
+        self.right = strided(writer, right, [*first, depth, self.column], free=free)
+        self.axes = [*first, self.row, self.column]
+
+    def write(self) -> None:
+        """Rows of the result are lanes, or columns: what is cheaper to read and to store."""
+        turned = self._is_turned()
+        outer, lane = (self.column, self.row) if turned else (self.row, self.column)
+        trace = Trace(self.writer.plan)
+        self._give_sum(trace)
+        order = list(range(len(self.axes)))
+        if turned:
+            order[-2:] = reversed(order[-2:])
+        stores = stores_of(self.writer, self.kernel, trace, self.axes, order)
+        first = [self.batch] if self.batch else []
+        before, body = epilogue(trace, stores, [*first, outer], lane, "first")
+        a, b = (self.right, self.left) if turned else (self.left, self.right)
+        am, ak = reversed(a.strides) if turned else a.strides
+        bk, bn = reversed(b.strides) if turned else b.strides
+        m, n = (self.n, self.m) if turned else (self.m, self.n)
+        gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}>"
+        self.writer.need_scratch(f"{gemm}::scratch")
+        text = before + self._call(gemm, outer, body, a, b)
+        used = {**trace.used, a.buffer.name: a.buffer, b.buffer.name: b.buffer}
+        self.writer.function(text, used, f"product {m}x{n}x{self.k} {self.kernel.anchor.name}")
+
+    def _call(self, gemm: str, outer: Axis, body: str, a: Operand, b: Operand) -> str:
+        parameters = f"int {outer.name}, int first, int count, const float* row"
+        text = f"\nauto ep = [&]({parameters}) INLINE_CALL {{ {body} }};"
+        if self.batch is None:
+            return f"{text}\ngemm<{gemm}>({a.pointer}, {b.pointer}, scratch, t, T, ep);"
+        name, size = self.batch.name, self.batch.size
+        places = "".join(
+            f"\nconst float* {side}; {{ {decoded(x.space, self.batch)}"
+            f" {side} = {x.pointer} + {x.space.resolve(x.batch).code()}; }}"
+            for side, x in (("left", a), ("right", b))
+        )
+        return (
+            f"\nconst bool apart = {size} % T == 0 || {size} >= 4 * T;"
+            f"\nconst int part = apart ? 0 : t, parts = apart ? 1 : T;"
+            f"\nfor (int {name} = apart ? share({size}, t, T) : 0,"
+            f" end = apart ? share({size}, t + 1, T) : {size}; {name} < end; {name}++) {{"
+            f"{places}{text}\ngemm<{gemm}>(left, right, scratch, part, parts, ep); }}"
+        )
+
+    def _give_sum(self, trace: Trace) -> None:
+        """The value of the anchor: the sum, and what is added to it."""
+        node = self.kernel.anchor
+        if node.target not in _ADDS:
+            return
+        added: Any = node.args[0]
+        term = trace.operand(added, index_of(self.axes), torch.float32)
+        # The sum is known in the innermost loop only.
+        trace.given[node] = trace.state("float", f"{ACC} + {term}", [ACC, term])
+
+    def _is_turned(self) -> bool:
+        kernel, plan = self.kernel, self.writer.plan
+        if any(len(kernel.maps[m][-2]) > 1 for m in kernel.members):
+            return False
+        for node in kernel.results:
+            if node in plan.targets or node in self.writer.returned:
+                return self._lane_of(node) == "row"
+        straight = _read_cost(self.m, self.n, self.k, *self.right.strides)
+        turned = _read_cost(self.n, self.m, self.k, *reversed(self.left.strides))
+        for member in kernel.members:
+            for leaf in plan.leaves(member):
+                buffer = plan.buffer(leaf)
+                if buffer is None or buffer.shape != shape_of(kernel.anchor):
+                    continue
+                straight += self.m * self.n * 1.5 * (buffer.strides[-1] != 1)
+                turned += self.m * self.n * 1.5 * (buffer.strides[-2] != 1)
+        return turned < straight
+
+    def _lane_of(self, node: fx.Node) -> str:
+        """Which of row and column lies side by side in a result whose layout is given."""
+        target = self.writer.plan.targets.get(node)
+        value = (node if target is None else target).meta["val"]
+        radix = self.kernel.map(node)
+        side = value.stride()
+        near = {
+            name: min((side[dim] for dim in radix[place]), default=1 << 60)
+            for name, place in (("row", -2), ("column", -1))
+        }
+        return min(near, key=lambda name: near[name])
+
+
+def _read_cost(m: int, n: int, k: int, bk: int, bn: int) -> float:
+    """Of a product whose lanes are n: whole vectors of work, and packing of B."""
+    vectors = -(-n // 16) * 16
+    packing = 0.0 if bn == 1 else k * n * (0.6 if bk == 1 else 2.0)
+    return m * vectors * k / 16 + packing

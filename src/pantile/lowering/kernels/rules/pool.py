@@ -1,0 +1,72 @@
+"""Max pooling of images, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.lowering.kernels.families import Family
+from pantile.lowering.kernels.operand import Operand
+from pantile.lowering.kernels.plan import Kernel
+from pantile.lowering.kernels.radix import Radix
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.rules.conv import emit_images, image, named_axes
+from pantile.lowering.kernels.trace import Trace
+from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.lowering.kernels.writer import Writer
+
+
+class _Pool(Family):
+    function = ""
+    images = 1
+    """How many of the arguments are images."""
+
+    def check(self, node: fx.Node) -> None:
+        """Only images of float32."""
+        if dtype_of(node) is not torch.float32 or len(shape_of(node)) != 4:
+            raise Refused(f"pooling of {dtype_of(node)} in {len(shape_of(node)) - 2} dims")
+
+    def operands(self, node: fx.Node) -> list[fx.Node]:
+        """The images."""
+        return list(node.args[: self.images])  # type: ignore[arg-type]
+
+    def takes(self, anchor: fx.Node, radix: Radix) -> bool:
+        """Channels, which are the lanes, are not cut."""
+        return len(radix[1]) <= 1
+
+    def emit(self, kernel: Kernel, writer: Writer) -> None:
+        """Write the kernel."""
+        node = kernel.anchor
+        given = [image(writer, argument) for argument in self.operands(node)]
+        pointers = ", ".join(operand.pointer for operand in given)
+        call = f"{self.function}<{_form(node, given)}>({pointers}"
+        axes = named_axes(node, "n c h w")
+        buffers = [operand.buffer for operand in given]
+        emit_images(kernel, writer, Trace(writer.plan), axes, call, buffers)
+
+
+class MaxPool(_Pool):
+    """The largest value of each window."""
+
+    function = "max_pool"
+
+
+class MaxPoolInput(_Pool):
+    """The gradient goes to where the largest value was."""
+
+    function = "max_pool_input"
+    images = 2
+
+
+def _form(node: fx.Node, given: list[Operand]) -> str:
+    """The pooling as a C++ type."""
+    window: Any = node.args[len(given)]
+    source, results = (node.args[0], node) if len(given) == 1 else (node, node.args[0])
+    n, c, h, w = shape_of(source)  # type: ignore[arg-type]
+    oh, ow = shape_of(results)[2:]  # type: ignore[arg-type]
+    numbers = [n, c, h, w, oh, ow, *(number for pair in window for number in pair)]
+    for operand in reversed(given):  # x, then the gradient
+        numbers += [operand.strides[0], operand.strides[2], operand.strides[3]]
+    return f"Pool<{', '.join(map(str, numbers))}>"

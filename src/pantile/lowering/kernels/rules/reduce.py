@@ -1,0 +1,208 @@
+"""Sums and maxima over dims.
+
+    lanes are results     sum over rows: a vector of columns is added row by row
+    lanes are summands    sum over columns: each lane adds its own, then the lanes are added
+
+Which one is decided by what lies side by side in memory. The order of the additions depends on the
+shape alone, never on threads: these divide the results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.lowering.kernels.emission import ACC, Store, placed, stores_of
+from pantile.lowering.kernels.families import Family
+from pantile.lowering.kernels.index import Axis, index_of
+from pantile.lowering.kernels.loops import loop, shared_loop
+from pantile.lowering.kernels.plan import Kernel
+from pantile.lowering.kernels.radix import Radix
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.trace import Trace
+from pantile.lowering.kernels.types import cpp, dtype_of, literal, shape_of
+from pantile.lowering.kernels.writer import Writer
+
+aten = torch.ops.aten
+
+_WIDE = 64
+"""Accumulators side by side."""
+
+
+@dataclass(frozen=True)
+class _Operation:
+    start: float
+    step: str
+    """The new sum; {0} is the old one, {1} the summand."""
+
+
+_SUM = _Operation(0, "{0} + {1}")
+_MAX = _Operation(float("-inf"), "op_max({0}, {1})")
+_MIN = _Operation(float("inf"), "op_min({0}, {1})")
+
+OPERATIONS: dict[Any, _Operation] = {
+    aten.sum.dim_IntList: _SUM,
+    aten.sum.default: _SUM,
+    aten.amax.default: _MAX,
+    aten.amin.default: _MIN,
+}
+
+
+def _dims(node: fx.Node) -> tuple[list[int], bool]:
+    rank = len(shape_of(node.args[0]))  # type: ignore[arg-type]
+    named = dict(zip(("dim", "keepdim"), node.args[1:], strict=False)) | dict(node.kwargs)
+    given: Any = named.get("dim")
+    given = [given] if isinstance(given, int) else given
+    dims = [dim % rank for dim in given] if given else list(range(rank))
+    return dims, bool(named.get("keepdim", False)) and node.target is not aten.sum.default
+
+
+class Reduce(Family):
+    """Loops over results, and over what is added for each."""
+
+    def check(self, node: fx.Node) -> None:
+        """Maxima only of floating numbers."""
+        if OPERATIONS[node.target] is not _SUM and not dtype_of(node).is_floating_point:
+            raise Refused(f"{node.target} of {dtype_of(node)}")
+
+    def takes(self, anchor: fx.Node, radix: Radix) -> bool:
+        """The results are visited in the loops of what is added: these are not split again."""
+        return all(len(digits) <= 1 for digits in radix)
+
+    def emit(self, kernel: Kernel, writer: Writer) -> None:
+        """Write the kernel."""
+        _Reduction(kernel, writer).write()
+
+
+class _Reduction:
+    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+        self.kernel, self.writer = kernel, writer
+        self.operation = OPERATIONS[kernel.anchor.target]
+        source: Any = kernel.anchor.args[0]
+        dims, keep = _dims(kernel.anchor)
+        self.dtype = dtype_of(kernel.anchor)
+        self.cpp = cpp(self.dtype)
+        self.trace = Trace(writer.plan)
+        shape = shape_of(source)
+        axes = [Axis(size) for size in shape]
+        self.summand = self.trace.operand(source, index_of(axes), self.dtype)
+        leaves = self.trace.space.leaves
+        free = [d for d in range(len(shape)) if d not in dims]
+        self.outer = [leaf for d in free for leaf in leaves(axes[d]) if leaf.size > 1]
+        self.inner = [leaf for d in dims for leaf in leaves(axes[d]) if leaf.size > 1]
+        if keep:
+            self.results = [axes[d] if d in free else Axis(1) for d in range(len(shape))]
+        else:
+            self.results = [axes[d] for d in free]
+
+    def write(self) -> None:
+        trace, writer = self.trace, self.writer
+        after = Trace(writer.plan, prefix="w")
+        after.space.splits.update(trace.space.splits)
+        before = set(after.space.splits)
+        stores = stores_of(writer, self.kernel, after, self.results, None)
+        if set(after.space.splits) != before:
+            raise Refused("a sum whose results are cut")
+        sums = [trace.space.resolve(part) for s in trace.statements for part in s.sums]
+        far = {a: max((abs(s.factor(a)) for s in sums), default=0) for a in self.outer + self.inner}
+        self.outer.sort(key=lambda axis: -far[axis])
+        self.inner.sort(key=lambda axis: -far[axis])
+        near = {a: sum(s.factor(a) == 1 for s in sums) for a in far}
+        last = [axes[-1] for axes in (self.outer, self.inner) if axes]
+        along = max(last, key=lambda axis: near[axis], default=None)
+        if self.outer and self.inner and along is self.outer[-1] and along.size > 1:
+            text = self._lanes_are_results(after, stores)
+        else:
+            text = self._lanes_are_summands(after, stores)
+        used = {**trace.used, **after.used}
+        count = prod(axis.size for axis in self.inner)
+        writer.function(text, used, f"sum of {count}: {self.kernel.anchor.name}")
+
+    def _add(self, to: str) -> str:
+        return f"{to} = {self.operation.step.format(to, self.summand)};"
+
+    def _begin(self, wide: int) -> str:
+        start = literal(self.operation.start, self.dtype)
+        return f"{self.cpp} sums[{wide}]; for (int j = 0; j < {wide}; j++) sums[j] = {start};"
+
+    def _lanes_are_results(self, after: Trace, stores: list[Store]) -> str:
+        lane, outer = self.outer[-1], self.outer[:-1]
+        lines = placed(self.trace, [[a] for a in [*outer, *self.inner, lane]], [])
+        ends = placed(after, [[a] for a in [*outer, lane]], [ACC])
+        text = "".join(lines[0] + ends[0])
+        for depth, axis in enumerate(outer, 1):
+            text += f"\n{loop(axis)} {{" + "".join(lines[depth] + ends[depth])
+        wide = min(_WIDE, -(-lane.size // 4) if lane.size >= 64 else lane.size)
+        wide = max(16, wide // 16 * 16) if lane.size >= 16 else lane.size
+        n, blocks = lane.size, -(-lane.size // wide)
+        text += (
+            f"\nfor (int block = share({blocks}, t, T), end = share({blocks}, t + 1, T);"
+            f" block < end; block++) {{ const int first = block * {wide};"
+            f" const int count = first + {wide} <= {n} ? {wide} : {n} - first;"
+            f"\n{self._begin(wide)}"
+        )
+        for depth, axis in enumerate(self.inner, 1 + len(outer)):
+            text += f"\n{loop(axis)} {{" + "".join(lines[depth])
+        body = f"const int {lane.name} = first + j;" + "".join(lines[-1]) + self._add("sums[j]")
+        text += (
+            f"\nif (count == {wide}) {{ LANEWISE for (int j = 0; j < {wide}; j++) {{ {body} }} }}"
+            f"\nelse {{ LANEWISE for (int j = 0; j < count; j++) {{ {body} }} }}"
+        )
+        text += "}" * len(self.inner)
+        text += (
+            f"\nLANEWISE for (int j = 0; j < count; j++) {{ const int {lane.name} = first + j;"
+            f" const {self.cpp} {ACC} = sums[j];{''.join(ends[-1])}"
+            + "".join(store.code(after.space) for store in stores)
+            + "}}"
+        )
+        return text + "}" * len(outer)
+
+    def _lanes_are_summands(self, after: Trace, stores: list[Store]) -> str:
+        outer, inner = self.outer, self.inner
+        lines = placed(self.trace, [[a] for a in [*outer, *inner]], [])
+        # What needs the sum comes after the loops, everything else where its axes are.
+        ends = placed(after, [[a] for a in outer] or [[]], [ACC])
+        text = "".join(lines[0] + ends[0])
+        for depth, axis in enumerate(outer, 1):
+            text += f"\n{shared_loop(axis) if depth == 1 else loop(axis)} {{" + "".join(
+                lines[depth]
+            )
+            text += "".join(ends[depth]) if depth < len(outer) else ""
+        lane = inner[-1] if inner else Axis(1)
+        wide = 64 if lane.size >= 256 else 16 if lane.size >= 16 else lane.size
+        text += f"\n{self._begin(wide)}"
+        for depth, axis in enumerate(inner[:-1], 1 + len(outer)):
+            text += f"\n{loop(axis)} {{" + "".join(lines[depth])
+        last = "".join(lines[-1]) if inner else ""
+        body = f"const int {lane.name} = from + j;{last}" + self._add("sums[j]")
+        rest = lane.size % wide
+        text += (
+            f"\nfor (int from = 0; from < {lane.size - rest}; from += {wide}) {{"
+            f" LANEWISE for (int j = 0; j < {wide}; j++) {{ {body} }} }}"
+        )
+        if rest:
+            text += (
+                f"\n{{ const int from = {lane.size - rest};"
+                f" LANEWISE for (int j = 0; j < {rest}; j++) {{ {body} }} }}"
+            )
+        text += "}" * len(inner[:-1])
+        text += self._fold(wide)
+        text += f"\nconst {self.cpp} {ACC} = sums[0];" + "".join(ends[-1])
+        text += "".join(store.code(after.space) for store in stores) + "}" * len(outer)
+        return text if outer else f"if (t == 0) {{ {text} }}"
+
+    def _fold(self, wide: int) -> str:
+        """Add the lanes, halves upon halves."""
+        if wide & (wide - 1):
+            step = self.operation.step.format("sums[0]", "sums[j]")
+            return f"\nfor (int j = 1; j < {wide}; j++) sums[0] = {step};"
+        text, half = "", wide // 2
+        while half:
+            step = self.operation.step.format("sums[j]", f"sums[j + {half}]")
+            text += f"\nfor (int j = 0; j < {half}; j++) sums[j] = {step};"
+            half //= 2
+        return text

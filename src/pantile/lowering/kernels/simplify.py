@@ -1,0 +1,117 @@
+"""A graph in which every node has one result, and nothing is written but inputs.
+
+copy_ to a value        the value after it is the new one
+convolution_backward    gradient of input, of weight, and the sum for the bias
+max_pool2d              the values; the backward finds the places again
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from pantile.lowering.kernels import operators as own
+from pantile.lowering.kernels.expressions import ALIASES, VIEWS
+from pantile.lowering.kernels.refused import Refused
+
+aten = torch.ops.aten
+
+
+def simplify(graph: fx.Graph) -> None:
+    """Change a graph in place."""
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target is aten.copy_.default and _written(node).op != "placeholder":
+            _forward_copy(graph, node)
+        elif node.target is aten.convolution_backward.default:
+            _divide_convolution(graph, node)
+        elif node.target is aten.max_pool2d_with_indices.default:
+            _pool_values(graph, node)
+        elif node.target is aten.max_pool2d_with_indices_backward.default:
+            _pool_gradient(graph, node)
+    for node in reversed(list(graph.nodes)):
+        unused = node.op == "call_function" and not node.users
+        if unused and node.target is not aten.copy_.default:
+            graph.erase_node(node)
+
+
+def _written(node: fx.Node) -> fx.Node:
+    target = node.args[0]
+    assert isinstance(target, fx.Node)
+    return target
+
+
+def _forward_copy(graph: fx.Graph, node: fx.Node) -> None:
+    """Whoever reads the target later reads the source."""
+    target, source = node.args[:2]
+    assert isinstance(target, fx.Node) and isinstance(source, fx.Node)
+    later, after = set(), False
+    for other in graph.nodes:
+        if after:
+            later.add(other)
+        after = after or other is node
+    if target.target in VIEWS and target.target not in ALIASES:
+        raise Refused("a copy into a part of a value")
+    target.replace_all_uses_with(source, delete_user_cb=lambda user: user in later)
+    node.replace_all_uses_with(source)
+    graph.erase_node(node)
+
+
+def _new(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: torch.Tensor) -> fx.Node:
+    node = graph.call_function(target, args)
+    node.meta["val"] = like
+    return node
+
+
+def _divide_convolution(graph: fx.Graph, node: fx.Node) -> None:
+    gradient, source, weight, _biases, *geometry, _ = node.args
+    values = node.meta["val"]
+    with graph.inserting_before(node):
+        for user in list(node.users):
+            if user.target is not operator.getitem:
+                raise Refused("the gradients of a convolution as a tuple")
+            which: Any = user.args[1]
+            like = values[which]
+            if which == 0:
+                part = _new(graph, own.conv_input, (gradient, weight, tuple(geometry)), like)
+            elif which == 1:
+                part = _new(graph, own.conv_weight, (gradient, source, tuple(geometry)), like)
+            else:
+                assert isinstance(gradient, fx.Node)
+                dims = [d for d in range(gradient.meta["val"].dim()) if d != 1]
+                part = _new(graph, aten.sum.dim_IntList, (gradient, dims), like)
+            user.replace_all_uses_with(part)
+            graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def _window(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Size, stride, padding, dilation, each for height and width."""
+    size, stride, padding, dilation, *_ = (*args, *(None,) * 4)
+    defaults = (size, stride or size, padding or [0, 0], dilation or [1, 1])
+    return tuple(tuple(x) * 2 if len(x) == 1 else tuple(x) for x in defaults)
+
+
+def _pool_values(graph: fx.Graph, node: fx.Node) -> None:
+    source, *window = node.args
+    for user in list(node.users):
+        if user.target is operator.getitem and user.args[1] == 0:
+            with graph.inserting_before(node):
+                args = (source, _window(tuple(window)))
+                values = _new(graph, own.max_pool, args, user.meta["val"])
+            user.replace_all_uses_with(values)
+            graph.erase_node(user)
+
+
+def _pool_gradient(graph: fx.Graph, node: fx.Node) -> None:
+    gradient, source, *window, places = node.args
+    assert isinstance(places, fx.Node)
+    with graph.inserting_before(node):
+        args = (gradient, source, _window(tuple(window)))
+        result = _new(graph, own.max_pool_input, args, node.meta["val"])
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)

@@ -1,0 +1,156 @@
+// A 2-D convolution as compile-time numbers, and its weight in the two orders its kernels read.
+//
+//   x [n][h][w][ic]  *  weight [oc][ic][kh][kw]  ->  y [n][oh][ow][oc]        (channels last)
+//
+//   forward order   [oc / NR][ic / CHUNK][kh][kw][CHUNK][NR]    panels of NR outputs
+//   input order     [ic / NR][oc / CHUNK][kh][kw][CHUNK][NR]    panels of NR inputs
+//
+// One chunk of one panel fits the nearest cache, with all its taps, beside the pixels it meets.
+// The last panel is filled up with zeros, so the kernels always multiply whole vectors.
+
+#pragma once
+
+constexpr int conv_min(int a, int b) { return a < b ? a : b; }
+constexpr int conv_max(int a, int b) { return a > b ? a : b; }
+constexpr int conv_ceil(int a, int b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }  // b > 0
+constexpr int conv_modulo(int a, int b) { return (a % b + b) % b; }
+constexpr int conv_gcd(int a, int b) { return b ? conv_gcd(b, a % b) : a; }
+
+// Vectors side by side in one panel: two give each broadcast two multiplications to feed.
+constexpr int conv_vectors(int channels) { return channels > LANES ? 2 : 1; }
+
+// Pixels a tile can hold in registers: one vector stays free for the broadcast, NV for the panel.
+constexpr int conv_pixels(int vectors) { return (REGISTERS - vectors - 2) / vectors; }
+
+// Floats of weights that stay in the nearest cache: a whole panel if it goes, else a chunk of one.
+constexpr int CONV_PANEL_FLOATS = 10 * 1024, CONV_CHUNK_FLOATS = 5 * 1024;
+
+// Channels of a chunk: all of them where a whole panel fits.
+constexpr int conv_chunk(int channels, int taps, int panel) {
+  if ((i64)channels * taps * panel <= CONV_PANEL_FLOATS) return channels;
+  int fitting = conv_max(8, CONV_CHUNK_FLOATS / (taps * panel));
+  return conv_ceil(channels, conv_ceil(channels, fitting));
+}
+
+template <class C>
+struct ConvWeightSizes;
+
+template <int N_, int IC_, int H_, int W_, int OC_, int OH_, int OW_, int KH_, int KW_, int SH_,
+          int SW_, int PH_, int PW_, int DH_, int DW_, int XN_ = H_ * W_ * IC_, int XH_ = W_ * IC_,
+          int XW_ = IC_, int YN_ = OH_ * OW_ * OC_, int YH_ = OW_ * OC_, int YW_ = OC_>
+struct Conv {
+  static constexpr int N = N_, IC = IC_, H = H_, W = W_, OC = OC_, OH = OH_, OW = OW_;
+  static constexpr int KH = KH_, KW = KW_, SH = SH_, SW = SW_, PH = PH_, PW = PW_;
+  static constexpr int DH = DH_, DW = DW_;
+  static constexpr int XN = XN_, XH = XH_, XW = XW_, YN = YN_, YH = YH_, YW = YW_;
+
+  static constexpr int forward_panel = LANES * conv_vectors(OC);
+  static constexpr int input_panel = LANES * conv_vectors(IC);
+  static constexpr int forward_panels = conv_ceil(OC, forward_panel);
+  static constexpr int input_panels = conv_ceil(IC, input_panel);
+  static constexpr int forward_chunk = conv_chunk(IC, KH * KW, forward_panel);
+  static constexpr int input_chunk = conv_chunk(OC, KH * KW, input_panel);
+  static constexpr int forward_chunks = conv_ceil(IC, forward_chunk);
+  static constexpr int input_chunks = conv_ceil(OC, input_chunk);
+  static constexpr i64 packed_forward =
+      (i64)forward_panels * forward_chunks * forward_chunk * KH * KW * forward_panel;
+  static constexpr i64 packed_input =
+      (i64)input_panels * input_chunks * input_chunk * KH * KW * input_panel;
+
+  // The gradient to the weight keeps its sums, and copies of what does not fit its loops.
+  static constexpr i64 weight_scratch = ConvWeightSizes<Conv>::SCRATCH;
+};
+
+// A square of LANES rows in registers, mirrored at its diagonal: swap blocks of 1, 2, 4, ... lanes.
+typedef int conv_lanes __attribute__((vector_size(4 * LANES)));
+
+template <int BLOCK>
+INLINE void conv_swap_blocks(vec (&rows)[LANES]) {
+  conv_lanes low, high;
+  UNROLLED for (int lane = 0; lane < LANES; lane++) {
+    low[lane] = lane & BLOCK ? LANES + lane - BLOCK : lane;
+    high[lane] = lane & BLOCK ? LANES + lane : lane + BLOCK;
+  }
+  UNROLLED for (int i = 0; i < LANES; i++) {
+    if (i & BLOCK) continue;
+    vec a = rows[i], b = rows[i + BLOCK];
+    rows[i] = __builtin_shuffle(a, b, low);
+    rows[i + BLOCK] = __builtin_shuffle(a, b, high);
+  }
+}
+
+INLINE void conv_mirror(vec (&rows)[LANES]) {
+  conv_swap_blocks<1>(rows);
+  conv_swap_blocks<2>(rows);
+  if constexpr (LANES > 4) conv_swap_blocks<4>(rows);
+  if constexpr (LANES > 8) conv_swap_blocks<8>(rows);
+}
+
+// Where a chunked panel keeps channel `channel` of tap `tap`.
+template <int TAPS, int CHUNK, int NR>
+INLINE i64 conv_place(int channel, int tap) {
+  return ((i64)(channel / CHUNK * TAPS + tap) * CHUNK + channel % CHUNK) * NR;
+}
+
+// LANES outputs (rows of length IC * TAPS) to the forward order: columns become vectors.
+template <int IC, int TAPS, int CHUNK, int NR>
+APART void pack_forward_lanes(const float* weight, float* panel, int outputs) {
+  constexpr int LENGTH = IC * TAPS;
+  int ic = 0, tap = 0;
+  auto next = [&]() INLINE_CALL {
+    float* to = panel + conv_place<TAPS, CHUNK, NR>(ic, tap);
+    if (++tap == TAPS) tap = 0, ic++;
+    return to;
+  };
+  int column = 0;
+  if (outputs == LANES) {
+    ROLLED for (; column + LANES <= LENGTH; column += LANES) {
+      vec rows[LANES];
+      UNROLLED for (int i = 0; i < LANES; i++) rows[i] = load(weight + (i64)i * LENGTH + column);
+      conv_mirror(rows);
+      UNROLLED for (int i = 0; i < LANES; i++) store(next(), rows[i]);
+    }
+  }
+  ROLLED for (; column < LENGTH; column++) {
+    float* to = next();
+    ROLLED for (int i = 0; i < LANES; i++)
+      to[i] = i < outputs ? weight[(i64)i * LENGTH + column] : 0.0f;
+  }
+}
+
+template <class C>
+INLINE void pack_forward(const float* weight, float* packed, int t, int T) {
+  constexpr int NR = C::forward_panel, TAPS = C::KH * C::KW, GROUPS = C::forward_panels * NR / LANES;
+  for (i64 group = share(GROUPS, t, T); group < share(GROUPS, t + 1, T); group++) {
+    int first = group * LANES;
+    float* panel = packed + C::packed_forward / C::forward_panels * (first / NR) + first % NR;
+    pack_forward_lanes<C::IC, TAPS, C::forward_chunk, NR>(
+        weight + (i64)first * C::IC * TAPS, panel, conv_max(0, conv_min(C::OC - first, LANES)));
+  }
+}
+
+// The taps of LANES inputs, of every output, to the input order: each vector is a strided read.
+template <int IC, int OC, int TAPS, int CHUNK, int NR>
+APART void pack_input_lanes(const float* weight, float* panel, int inputs) {
+  ROLLED for (int oc = 0; oc < OC; oc++) {
+    const float* from = weight + (i64)oc * IC * TAPS;
+    float* to = panel + conv_place<TAPS, CHUNK, NR>(oc, 0);
+    ROLLED for (int tap = 0; tap < TAPS; tap++, to += CHUNK * NR) {
+      if (inputs == LANES)
+        UNROLLED for (int i = 0; i < LANES; i++) to[i] = from[i * TAPS + tap];
+      else
+        ROLLED for (int i = 0; i < LANES; i++) to[i] = i < inputs ? from[i * TAPS + tap] : 0.0f;
+    }
+  }
+}
+
+template <class C>
+INLINE void pack_input(const float* weight, float* packed, int t, int T) {
+  constexpr int NR = C::input_panel, TAPS = C::KH * C::KW, GROUPS = C::input_panels * NR / LANES;
+  for (i64 group = share(GROUPS, t, T); group < share(GROUPS, t + 1, T); group++) {
+    int first = group * LANES;
+    float* panel = packed + C::packed_input / C::input_panels * (first / NR) + first % NR;
+    pack_input_lanes<C::IC, C::OC, TAPS, C::input_chunk, NR>(
+        weight + (i64)first * TAPS, panel, conv_max(0, conv_min(C::IC - first, LANES)));
+  }
+}

@@ -1,0 +1,278 @@
+// Tiles of pixels: the loop nest shared by the forward pass and the gradient to the input.
+//
+//            pixels of one row (and of a few images, where rows are short)
+//            +-----------------------------+
+//   tile     | NR channels of each, in     |   +=  source[pixel + tap][k] * panel[tap][k][NR]
+//            | registers                   |       for every tap that hits the source, every k
+//            +-----------------------------+
+//
+// The tiles of a strip of rows go through one chunk of the weights after the other, which then
+// stays in the nearest cache; between chunks the tiles' sums wait in a buffer.
+//
+// Which pixels a column tap hits is known when the program is compiled: tiles at a border have code
+// of their own, where a tap multiplies only the pixels it hits; all other tiles share theirs.
+// Row taps are a run-time range of each row. So no zero of the padding is ever multiplied.
+
+#pragma once
+
+// Floats of a strip: of its source, in the second cache, and of the sums that wait between chunks.
+constexpr i64 CONV_SOURCE_FLOATS = 64 * 1024, CONV_WAITING_FLOATS = 6 * 1024;
+
+// How the pixels of a row meet the columns of its source: pixel i, tap j reads column
+// i * STEP + OFFSET + j * NEXT of WIDTH, its K channels in chunks; columns are XW apart, images XN.
+// XROW, WROW: from row tap to row tap; AHEAD: to the source of the next strip.
+template <int COUNT_, int IMAGES_, int STEP_, int WIDTH_, int TAPS_, int OFFSET_, int NEXT_, int K_,
+          int CHUNK_, int XW_, int XN_, int XROW_, int WTAP_, int WROW_, int AHEAD_, int NV_>
+struct ConvRow {
+  static constexpr int COUNT = COUNT_, IMAGES = IMAGES_, STEP = STEP_, WIDTH = WIDTH_;
+  static constexpr int TAPS = TAPS_, OFFSET = OFFSET_, NEXT = NEXT_, K = K_, CHUNK = CHUNK_;
+  static constexpr int XW = XW_, XN = XN_, XROW = XROW_, WTAP = WTAP_, WROW = WROW_;
+  static constexpr int AHEAD = AHEAD_, NV = NV_, NR = NV * LANES;
+  static constexpr int TILES = conv_max(1, conv_ceil(COUNT, conv_pixels(NV)));
+  static constexpr int WIDE = conv_ceil(COUNT, TILES);
+
+  static constexpr int width(int tile) { return conv_min(WIDE, COUNT - tile * WIDE); }
+  // The pixels [first, last) of a tile that tap j hits, counted from the tile's first.
+  static constexpr int first(int tile, int j) {
+    return conv_min(width(tile), conv_max(0, conv_ceil(-OFFSET - j * NEXT, STEP) - tile * WIDE));
+  }
+  static constexpr int last(int tile, int j) {
+    int end = conv_ceil(WIDTH - OFFSET - j * NEXT, STEP) - tile * WIDE;
+    return conv_max(first(tile, j), conv_min(width(tile), end));
+  }
+  static constexpr bool hit_all(int tile, int j) {
+    return first(tile, j) == 0 && last(tile, j) == width(tile);
+  }
+  static constexpr bool inner(int tile) {
+    for (int j = 0; j < TAPS; j++)
+      if (!hit_all(tile, j)) return false;
+    return width(tile) == WIDE;
+  }
+  // Inner tiles, [INNER, BORDER), share one code; they lie between those of the two borders.
+  static constexpr int INNER = [] {
+    int tile = 0;
+    while (tile < TILES && !inner(tile)) tile++;
+    return tile;
+  }();
+  static constexpr int BORDER = [] {
+    int tile = INNER;
+    while (tile < TILES && inner(tile)) tile++;
+    return tile;
+  }();
+};
+
+// Adds `count` channels (times the panel) to the pixels [FROM, TO) of each image of a tile.
+template <class G, int IMAGES, int WIDE, int FROM, int TO>
+INLINE void conv_add(const float* x, const float* panel, int count,
+                     vec (&sums)[IMAGES][WIDE][G::NV]) {
+  auto step = [&](int k) INLINE_CALL {
+    vec weights[G::NV];
+    UNROLLED for (int v = 0; v < G::NV; v++) weights[v] = load(panel + (i64)k * G::NR + v * LANES);
+    UNROLLED for (int image = 0; image < IMAGES; image++)
+      UNROLLED for (int i = FROM; i < TO; i++) {
+        vec pixel = spread(x[(i64)image * G::XN + i * G::STEP * G::XW + k]);
+        UNROLLED for (int v = 0; v < G::NV; v++) sums[image][i][v] += pixel * weights[v];
+      }
+  };
+  if constexpr (G::K <= 4) {
+    UNROLLED for (int k = 0; k < G::K; k++) step(k);
+  } else {
+    ROLLED for (int k = 0; k < count; k++) step(k);
+  }
+}
+
+// The taps J, J + 1, ... of one row tap, each with the pixels it hits; full ones share a loop.
+template <class G, int TILE, int IMAGES, int WIDE, int J = 0>
+INLINE void conv_taps(const float* x, const float* panel, int count,
+                      vec (&sums)[IMAGES][WIDE][G::NV]) {
+  if constexpr (J < G::TAPS) {
+    constexpr int FROM = G::first(TILE, J), TO = G::last(TILE, J);
+    constexpr int RUN = [] {
+      int run = 0;
+      while (J + run < G::TAPS && G::hit_all(TILE, J + run)) run++;
+      return run;
+    }();
+    const float* from = x + (G::OFFSET + J * G::NEXT) * G::XW;
+    const float* weights = panel + (i64)J * G::WTAP;
+    if constexpr (RUN > 1) {
+      ROLLED for (int j = 0; j < RUN; j++)
+        conv_add<G, IMAGES, WIDE, 0, WIDE>(from + j * G::NEXT * G::XW, weights + (i64)j * G::WTAP,
+                                           count, sums);
+    } else if constexpr (FROM < TO) {
+      conv_add<G, IMAGES, WIDE, FROM, TO>(from, weights, count, sums);
+    }
+    conv_taps<G, TILE, IMAGES, WIDE, J + conv_max(1, RUN)>(x, panel, count, sums);
+  }
+}
+
+// Asks for what the tile at the same place will read of its newest row when its turn comes.
+template <class G, int WIDE>
+INLINE void conv_fetch(const float* x) {
+  ROLLED for (int i = 0; i < WIDE * G::STEP; i++)
+    UNROLLED for (int k = 0; k < conv_min(G::CHUNK, 64); k += 16)
+      __builtin_prefetch(x + i * G::XW + k, 0, 2);
+}
+
+// One tile: x points at the column under its first pixel in the first of `rows` source rows.
+// `out` holds the sums of the chunks before, unless there were none (fresh), and gets the new ones.
+template <class G, int TILE, int IMAGES>
+APART void conv_tile(const float* x, const float* panel, int rows, int count, float* out,
+                     bool fresh) {
+  constexpr int WIDE = G::width(TILE);
+  vec sums[IMAGES][WIDE][G::NV];
+  UNROLLED for (int image = 0; image < IMAGES; image++)
+    UNROLLED for (int i = 0; i < WIDE; i++)
+      UNROLLED for (int v = 0; v < G::NV; v++) {
+        const float* before = out + ((image * WIDE + i) * G::NV + v) * LANES;
+        sums[image][i][v] = G::CHUNK == G::K || fresh ? vec{} : *(const vec*)before;
+      }
+  if constexpr (G::AHEAD) conv_fetch<G, WIDE>(x + G::AHEAD);
+  ROLLED for (int row = 0; row < rows; row++)
+    conv_taps<G, TILE, IMAGES, WIDE>(x + (i64)row * G::XROW, panel + (i64)row * G::WROW, count,
+                                     sums);
+  UNROLLED for (int image = 0; image < IMAGES; image++)
+    UNROLLED for (int i = 0; i < WIDE; i++)
+      UNROLLED for (int v = 0; v < G::NV; v++)
+        *(vec*)(out + ((image * WIDE + i) * G::NV + v) * LANES) = sums[image][i][v];
+}
+
+// Runs the code of a tile known only at run time.
+template <class G, int IMAGES, int TILE = 0>
+INLINE void conv_run(int tile, const float* x, const float* panel, int rows, int count, float* out,
+                     bool fresh) {
+  constexpr int END = TILE == G::INNER && TILE < G::BORDER ? G::BORDER : TILE + 1;
+  if constexpr (END >= G::TILES) {
+    conv_tile<G, TILE, IMAGES>(x, panel, rows, count, out, fresh);
+  } else {
+    if (tile < END) conv_tile<G, TILE, IMAGES>(x, panel, rows, count, out, fresh);
+    else conv_run<G, IMAGES, END>(tile, x, panel, rows, count, out, fresh);
+  }
+}
+
+// All tiles of one row of IMAGES images, or of LEFT at the end; x points at column 0.
+template <class G, int LEFT>
+INLINE void conv_row(const float* x, const float* panel, int rows, int count, bool whole,
+                     float* out, bool fresh) {
+  ROLLED for (int tile = 0; tile < G::TILES; tile++) {
+    int at = tile * G::WIDE;
+    const float* from = x + (i64)at * G::STEP * G::XW;
+    float* to = out + at * G::NR;
+    if (LEFT == 0 || whole) conv_run<G, G::IMAGES>(tile, from, panel, rows, count, to, fresh);
+    else conv_run<G, LEFT ? LEFT : 1>(tile, from, panel, rows, count, to, fresh);
+  }
+}
+
+// The source rows of a row of pixels: from `source` (floats into an image) and row tap `tap` on.
+struct ConvRows {
+  i64 source;
+  int tap, count;
+};
+
+// What both directions do with a description D of one: all pixels of all panels, handed to
+// ep(n, h, w, channel, count, channels). Threads share the rows, or the panels where those are more.
+template <class D, class Ep>
+struct ConvPixels {
+  static constexpr int IMAGES = D::IMAGES, NR = D::NR, CHUNKS = conv_ceil(D::K, D::CHUNK);
+  static constexpr int LAST = D::CHANNELS - (D::PANELS - 1) * NR;
+  static constexpr int UNIT = D::WIDTH * IMAGES * NR;  // sums of one row of some images
+  static constexpr int UNITS = conv_ceil(D::N, IMAGES) * D::HEIGHT;
+  static constexpr i64 PANEL = (i64)D::ROWTAPS * D::WROW * CHUNKS;
+  static constexpr i64 SOURCE = D::SOURCE_ROW * IMAGES;
+  // With several chunks all rows of a strip wait for the next chunk, else each is done at once.
+  static constexpr int STRIP =
+      conv_max(1, CHUNKS > 1 ? CONV_WAITING_FLOATS / UNIT : CONV_SOURCE_FLOATS / SOURCE);
+  static constexpr int WAITING = CHUNKS > 1 ? STRIP : 1;
+
+  const float *source, *packed;
+  Ep& ep;
+  alignas(64) float out[WAITING * UNIT];
+
+  ConvPixels(const float* source, const float* packed, Ep& ep)
+      : source(source), packed(packed), ep(ep) {}  // leaves `out` as it is
+
+  // One chunk for the rows [unit, end) of a strip.
+  inline __attribute__((always_inline)) void add_chunk(int panel, int chunk, int unit, int end) {
+    const float* weights = packed + panel * PANEL + (i64)chunk * D::ROWTAPS * D::WROW;
+    int count = CHUNKS > 1 ? conv_min(D::CHUNK, D::K - chunk * D::CHUNK) : D::K;
+    float* to = out;
+    ROLLED for (; unit < end; unit++, to += UNIT) {
+      int n = unit / D::HEIGHT * IMAGES;
+      ConvRows rows = D::rows(unit % D::HEIGHT);
+      D::template row<D::template ahead<ConvPixels>()>(source + (i64)n * D::SOURCE_IMAGE + rows.source + chunk * D::CHUNK,
+             weights + (i64)rows.tap * D::WROW, rows.count, count, D::N - n >= IMAGES, to,
+             chunk == 0);
+    }
+  }
+
+  inline __attribute__((always_inline)) void hand_over(int panel, int unit, int end) {
+    const float* from = out;
+    ROLLED for (; unit < end; unit++, from += UNIT) {
+      int n = unit / D::HEIGHT * IMAGES, h = unit % D::HEIGHT;
+      ROLLED for (int image = 0; image < conv_min(IMAGES, D::N - n); image++)
+        ROLLED for (int w = 0; w < D::WIDTH; w++) {
+          const float* channels = from + D::pixel(image, w) * NR;
+          if (LAST == NR || panel < D::PANELS - 1)
+            ep(n + image, h, w, panel * NR, NR, channels);
+          else ep(n + image, h, w, panel * NR, LAST, channels);
+        }
+    }
+  }
+
+  inline __attribute__((always_inline)) void run(int t, int T) {
+    bool by_panels = UNITS < T || (D::PANELS % T == 0 && PANEL * D::PANELS > SOURCE * UNITS);
+    int unit = by_panels ? 0 : share(UNITS, t, T);
+    int units = by_panels ? UNITS : share(UNITS, t + 1, T);
+    int first = by_panels ? share(D::PANELS, t, T) : 0;
+    int panels = by_panels ? share(D::PANELS, t + 1, T) : D::PANELS;
+    ROLLED for (; unit < units; unit += STRIP) {
+      int end = conv_min(units, unit + STRIP);
+      ROLLED for (int panel = first; panel < panels; panel++)
+        ROLLED for (int at = unit; at < end; at += WAITING) {
+          int until = conv_min(end, at + WAITING);
+          ROLLED for (int chunk = 0; chunk < CHUNKS; chunk++) add_chunk(panel, chunk, at, until);
+          hand_over(panel, at, until);
+        }
+    }
+  }
+};
+
+// Images side by side in a tile: where one row alone leaves more than half of the registers idle.
+constexpr int conv_images(int pixels, int vectors, int images) {
+  return conv_min(images, conv_max(1, conv_pixels(vectors) / pixels));
+}
+
+template <class C>
+struct ConvForward {
+  static constexpr int N = C::N, HEIGHT = C::OH, WIDTH = C::OW, CHANNELS = C::OC, K = C::IC;
+  static constexpr int NR = C::forward_panel, NV = NR / LANES, PANELS = C::forward_panels;
+  static constexpr int CHUNK = C::forward_chunk, ROWTAPS = C::KH, WTAP = CHUNK * NR;
+  static constexpr int WROW = C::KW * WTAP, IMAGES = conv_images(C::OW, NV, C::N);
+  static constexpr i64 SOURCE_IMAGE = C::XN, SOURCE_ROW = (i64)C::SH * C::XH;
+
+  template <class Pixels>
+  static constexpr int ahead() {
+    return C::IC < 16 || IMAGES > 1 ? 0 : Pixels::WAITING * C::SH * C::XH + (C::KH - 1) * C::DH * C::XH;
+  }
+
+  INLINE ConvRows rows(int oh) {
+    int top = oh * C::SH - C::PH;
+    int first = conv_max(0, conv_ceil(-top, C::DH));
+    int last = conv_min(C::KH, conv_ceil(C::H - top, C::DH));
+    return {(i64)(top + first * C::DH) * C::XH, first, last - first};
+  }
+  template <int AHEAD>
+  INLINE void row(const float* x, const float* panel, int rows, int count, bool whole, float* out,
+                  bool fresh) {
+    using G = ConvRow<C::OW, IMAGES, C::SW, C::W, C::KW, -C::PW, C::DW, C::IC, CHUNK, C::XW, C::XN,
+                      C::DH * C::XH, WTAP, WROW, AHEAD, NV>;
+    conv_row<G, C::N % IMAGES>(x, panel, rows, count, whole, out, fresh);
+  }
+  INLINE int pixel(int image, int ow) { return image * C::OW + ow; }
+};
+
+// y = x * weight: ep(n, oh, ow, oc0, count, channels) gets every pixel of every panel.
+template <class C, class Ep>
+INLINE void conv_forward(const float* x, const float* packed, int t, int T, Ep ep) {
+  ConvPixels<ConvForward<C>, Ep> pixels(x, packed, ep);
+  pixels.run(t, T);
+}

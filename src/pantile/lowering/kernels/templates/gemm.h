@@ -1,0 +1,569 @@
+// Matrix product of compile-time shape: C[m, n] = sum over k of A[m*AM + k*AK] * B[k*BK + n*BN].
+//
+// C itself is never stored here: a tile of finished sums lies in L1, and the caller's epilogue
+// `ep(m, n0, count, row)` takes it from there, row by row (row[j] is C[m, n0 + j]; every element
+// comes exactly once, `count` is a compile-time constant in every place that calls it).
+//
+//   OUTER   the usual case: MR rows times NV vectors of columns in registers, one column of A
+//           times one row of B per step. B is read in place, or packed panel by panel:
+//
+//                         B  |..NV vectors..|      panel = [K][NV * LANES], packed when the rows
+//               A  ┌──┐   ───┼──────────────┤      of B are not contiguous or too far apart
+//             MR { │..│      │ sums in regs │      strip = [K][MR], A packed when big and its
+//                  └──┘      └──────────────┘      columns are contiguous instead of its rows
+//
+//   DOTS    few rows, B transposed: packing B would cost more than the product. Vectors run along
+//           k in A and B, their lanes are added up at the end.
+//   TURNED  about a vector of rows, B transposed: lanes are rows of C (A is packed, it is small),
+//           numbers of B are spread; the square of sums is transposed in registers at the end.
+//
+// All three are chosen, with their tile sizes, by the estimates of `gemm_plan`.
+
+#pragma once
+
+typedef int lane_mask __attribute__((vector_size(4 * LANES)));
+
+constexpr int pieces(i64 a, i64 b) { return (a + b - 1) / b; }
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int round_lanes(int a) { return pieces(a, LANES) * LANES; }
+
+// The first `count` numbers at `from`, zeros after them; nothing beyond them is touched.
+INLINE vec load_first(const float* from, int count) {
+#if defined(__AVX512F__)
+  return __builtin_ia32_loadups512_mask(from, vec{}, (unsigned short)((1u << count) - 1));
+#else
+  vec value{};
+  for (int i = 0; i < count; i++) value[i] = from[i];
+  return value;
+#endif
+}
+
+// One step of a transposition: blocks of S lanes change places between two vectors.
+template <int S> INLINE void exchange(vec& a, vec& b) {
+  lane_mask low, high;
+  UNROLLED for (int j = 0; j < LANES; j++) {
+    low[j] = (j & S) ? LANES + j - S : j;
+    high[j] = (j & S) ? LANES + j : j + S;
+  }
+  const vec first = __builtin_shuffle(a, b, low), second = __builtin_shuffle(a, b, high);
+  a = first;
+  b = second;
+}
+
+template <int S> INLINE void transpose_from(vec (&rows)[LANES]) {
+  if constexpr (S < LANES) {
+    UNROLLED for (int i = 0; i < LANES; i++) if (!(i & S)) exchange<S>(rows[i], rows[i + S]);
+    transpose_from<2 * S>(rows);
+  }
+}
+
+// A square of LANES x LANES numbers, rows become columns.
+INLINE void transpose(vec (&rows)[LANES]) { transpose_from<1>(rows); }
+
+// Lane j of the result is the sum over all lanes of v[j]. COUNT is a power of two, at most LANES.
+template <int COUNT, int S = 1> INLINE vec lane_sums(vec* v) {
+  if constexpr (COUNT > 1) {
+    UNROLLED for (int i = 0; i < COUNT; i += 2) {
+      exchange<S>(v[i], v[i + 1]);
+      v[i / 2] = v[i] + v[i + 1];
+    }
+    return lane_sums<COUNT / 2, 2 * S>(v);
+  } else if constexpr (S < LANES) {
+    lane_mask other;
+    UNROLLED for (int j = 0; j < LANES; j++) other[j] = j ^ S;
+    v[0] += __builtin_shuffle(v[0], other);
+    return lane_sums<1, 2 * S>(v);
+  } else {
+    return v[0];
+  }
+}
+
+// ---------------------------------------------------------------------------------------- plan
+
+enum GemmKind { OUTER, DOTS, TURNED };
+
+struct GemmPlan {
+  GemmKind kind;
+  int rows, vectors;    // of a tile; DOTS: rows and columns
+  bool pack_a, pack_b;
+  int block_k;          // OUTER: steps along k at a time; the sums wait in scratch in between
+  int block_strips;     // OUTER: strips that go over all panels together, as many as L2 holds
+  float cycles;         // the estimate by which the plan was chosen
+};
+
+// Cycles of one step along k: half of one for a multiply-add, 0.8 for a load, `line` for a vector
+// of B from beyond L1 (all measured); fewer than 4 sums wait for each other.
+constexpr float step_cycles(int rows, int vectors, float line) {
+  const float sums = 0.5f * rows * vectors, loads = 0.8f * (rows + vectors);
+  float most = sums > loads ? sums : loads;
+  most = most > line * vectors ? most : line * vectors;
+  return (most > 2 ? most : 2) + 0.1f * loads;
+}
+
+// All tiles of the product; those at the lower and right edge are smaller.
+constexpr float tiles_cycles(int M, int N, int K, int rows, int vectors, float line) {
+  const int columns = pieces(N, LANES), strips = M / rows, panels = columns / vectors;
+  float steps = 0, fixed = 0;
+  for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 2; j++) {
+      const int r = i ? M % rows : rows, v = j ? columns % vectors : vectors;
+      if (r == 0 || v == 0) continue;
+      const float tiles = float(i ? 1 : strips) * float(j ? 1 : panels);
+      steps += tiles * step_cycles(r, v, line);
+      fixed += tiles * (20 + 1.5f * r * v);
+    }
+  return steps * K + fixed;
+}
+
+constexpr int FEW_ROWS = 32;
+
+// What may stay in a cache at a time, in bytes: a panel in L1 or L2, a block of A in L2.
+constexpr i64 L1_PANEL = 24 << 10, L2_PANEL = 160 << 10, L2_BLOCK = 400 << 10;
+
+constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, int BN, int rows,
+                                   int vectors, bool pack_b) {
+  const int strips = pieces(M, rows), panels = pieces(N, LANES * vectors);
+  GemmPlan plan{OUTER, rows, vectors, false, pack_b, K, strips, 0};
+  plan.pack_a = AK != 1 && panels > 1 && i64(M) * K > (1 << 12);
+  if (pack_b) plan.cycles += float(K) * N * (BN == 1 ? 0.12f : BK == 1 ? 0.3f : 2.f);
+  if (plan.pack_a) plan.cycles += float(K) * M * (AM == 1 ? 0.3f : 2.f);
+  // Long sums: a panel that does not stay in L2 is cut along k. Alone it may have more of it.
+  const i64 panel = 4L * K * LANES * vectors, room = plan.pack_a ? L2_PANEL : 2 * L2_PANEL;
+  if (strips > 2 && panel > room + room / 4)
+    plan.block_k = round_lanes(pieces(K, pieces(panel, room)));
+  // A single strip reads B once, and fastest along its rows: a few of them, over all panels.
+  if (strips == 1 && panels > 1 && !pack_b && i64(N) * K > (1 << 18)) plan.block_k = FEW_ROWS;
+  const i64 block = 4L * strips * plan.block_k * rows;
+  if (plan.pack_a && block > L2_BLOCK) plan.block_strips = pieces(strips, pieces(block, L2_BLOCK));
+  // Every strip fetches the panel again: from L1, from L2, or from all over the pages of B.
+  const bool near = 4 * i64(K) * (pack_b ? LANES * vectors : BK) < L1_PANEL;
+  const float line = near || strips == 1 ? 0 : pack_b ? 1.6f : BK < 256 ? 3 : BK % 1024 ? 4 : 6;
+  plan.cycles += tiles_cycles(M, N, K, rows, vectors, line);
+  // Every panel fetches A again.
+  const bool far = !plan.pack_a && i64(M) * K > (1 << 17);
+  plan.cycles += float(panels) * M * K * (far ? 0.15f : 0.03f);
+  return plan;
+}
+
+constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int BN) {
+  GemmPlan best{};
+  best.cycles = 1e30f;
+  for (int vectors = 1; vectors <= smaller(pieces(N, LANES), REGISTERS / 2 - 1); vectors++)
+    for (int rows = 1; rows <= M && rows * vectors + vectors < REGISTERS; rows++) {
+      // Rows at a multiple of a page share one L1 set: more of them than it has ways do not stay.
+      if (rows > 8 && rows != M && AK == 1 && AM % 1024 == 0) continue;
+      for (int pack_b = BN != 1; pack_b < 2; pack_b++) {
+        const GemmPlan plan =
+            outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, pack_b);
+        if (plan.cycles < best.cycles) best = plan;
+      }
+    }
+  return best;
+}
+
+constexpr GemmPlan dots_plan(int M, int N, int K, int AK) {
+  const int rows = smaller(M, 3), columns = N < 8 ? (N < 2 ? 1 : N < 4 ? 2 : 4) : 8;
+  const float step = step_cycles(rows, columns, 0) / (rows * columns);
+  const float pack = AK == 1 ? 0 : 2.f * M * K;
+  const float cycles = float(M) * N * (pieces(K, LANES) * step + 2.5f) + pack;
+  return {DOTS, rows, columns, AK != 1, false, K, 1, cycles};
+}
+
+constexpr GemmPlan turned_plan(int M, int N, int K, int AM, int AK) {
+  const int strips = pieces(M, LANES), full = N / LANES, left = N % LANES;
+  const float steps = full * step_cycles(LANES, 1, 0) + (left ? step_cycles(left, 1, 0) : 0);
+  const float cycles = strips * (K * steps + pieces(N, LANES) * 10 * LANES);
+  const float pack = AM == 1 ? 0 : AK == 1 ? 0.4f * M * K : 2.f * M * K;
+  return {TURNED, LANES, 1, AM != 1, false, K, 1, cycles + pack};
+}
+
+constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN) {
+  GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN);
+  const GemmPlan turned = turned_plan(M, N, K, AM, AK), dots = dots_plan(M, N, K, AK);
+  if (turned.cycles < best.cycles) best = turned;
+  if (BK == 1 && dots.cycles < best.cycles) best = dots;
+  return best;
+}
+
+// Shape, strides, plan, and where things lie in the scratch of a thread.
+template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_> struct GemmParts {
+  static constexpr int M = M_, N = N_, K = K_, AM = AM_, AK = AK_, BK = BK_, BN = BN_;
+  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN);
+  static constexpr int WIDTH = plan.vectors * LANES;  // of a panel of OUTER
+  static constexpr int PANELS = pieces(N, WIDTH), STRIPS = pieces(M, plan.rows);
+  static constexpr i64 TILE = i64(plan.rows) * WIDTH, PANEL = i64(plan.block_k) * WIDTH;
+  static constexpr bool one_block = plan.block_strips == STRIPS;  // a panel is used up at once
+
+  // Scratch: packed A, packed panels of B, unfinished sums.
+  static constexpr i64 floats_a = plan.kind == OUTER  ? i64(plan.block_strips) * plan.rows *
+                                                            plan.block_k + LANES
+                                  : plan.kind == DOTS ? i64(M) * K
+                                                      : i64(round_lanes(M)) * K;
+  static constexpr i64 at_b = plan.pack_a ? (floats_a + LANES - 1) / LANES * LANES : 0;
+  static constexpr i64 at_sums = at_b + (plan.pack_b ? PANEL * (one_block ? 1 : PANELS) : 0);
+  static constexpr i64 scratch = at_sums + (plan.block_k < K ? PANELS * STRIPS * TILE : 0);
+};
+
+// A product, and `scratch`: the floats that each thread needs for it. A single column is computed
+// as a single row of the transposed product.
+template <int M, int N, int K, int AM, int AK, int BK, int BN>
+struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN> {
+  static constexpr bool column = false;
+};
+template <int M, int K, int AM, int AK, int BK, int BN>
+struct Gemm<M, 1, K, AM, AK, BK, BN> : GemmParts<1, M, K, 1, BK, AK, AM> {
+  static constexpr bool column = true;
+};
+
+// --------------------------------------------------------------------------------------- packing
+
+// to[k][WIDTH] = the columns n < count of B, zeros beyond. Where k is contiguous, squares of
+// numbers are transposed in registers.
+template <int WIDTH, int COUNT, int BK, int BN>
+APART void pack_panel(const float* B, float* to, int K) {
+  constexpr int WHOLE = COUNT / LANES * LANES, REST = COUNT % LANES;
+  if constexpr (BN == 1) {
+    ROLLED for (int k = 0; k < K; k++) {
+      UNROLLED for (int j = 0; j < WHOLE; j += LANES)
+        store(to + i64(k) * WIDTH + j, load(B + i64(k) * BK + j));
+      if constexpr (REST)
+        store(to + i64(k) * WIDTH + WHOLE, load_first(B + i64(k) * BK + WHOLE, REST));
+    }
+  } else if constexpr (BK == 1) {
+    for (int j = 0; j < COUNT; j += LANES) {
+      const int columns = smaller(LANES, COUNT - j);
+      for (int k = 0; k < K; k += LANES) {
+        const int steps = smaller(LANES, K - k);
+        vec square[LANES];
+        if (steps == LANES && columns == LANES) {
+          UNROLLED for (int i = 0; i < LANES; i++) square[i] = load(B + i64(j + i) * BN + k);
+        } else {
+          UNROLLED for (int i = 0; i < LANES; i++)
+            square[i] = i < columns ? load_first(B + i64(j + i) * BN + k, steps) : vec{};
+        }
+        transpose(square);
+        float* out = to + i64(k) * WIDTH + j;
+        if (steps == LANES) {
+          UNROLLED for (int i = 0; i < LANES; i++) store(out + i * WIDTH, square[i]);
+        } else {
+          UNROLLED for (int i = 0; i < LANES; i++)
+            if (i < steps) store(out + i * WIDTH, square[i]);
+        }
+      }
+    }
+  } else {
+    for (int k = 0; k < K; k++)
+      for (int j = 0; j < WIDTH; j++)
+        to[i64(k) * WIDTH + j] = j < COUNT ? B[i64(k) * BK + i64(j) * BN] : 0;
+  }
+}
+
+// to[strip][k][ROWS] = the strips of `rows` rows of A, a few k at a time, so that the lines they
+// share stay in L1.
+template <int ROWS, int AM, int AK>
+APART void pack_strips(const float* A, float* to, int rows, int K) {
+  constexpr int FEW = 16;
+  for (int k0 = 0; k0 < K; k0 += FEW)
+    for (int s = 0; s * ROWS < rows; s++) {
+      const int steps = smaller(FEW, K - k0), here = smaller(ROWS, rows - s * ROWS);
+      const float* from = A + i64(s) * ROWS * AM + i64(k0) * AK;
+      float* out = to + (i64(s) * K + k0) * ROWS;
+      ROLLED for (int k = 0; k < steps; k++, from += AK, out += ROWS) {
+        if (AM == 1 && here == ROWS) memcpy(out, from, 4 * ROWS);
+        else for (int i = 0; i < here; i++) out[i] = from[i64(i) * AM];
+      }
+    }
+}
+
+// ------------------------------------------------------------------------------------------ tiles
+
+// The sums of MR rows and NV vectors of columns. Few sums would wait for each other: then U
+// successive k have sums of their own. Only the first LAST lanes of the last vector exist.
+// `before` holds the sums of earlier k, if there are any.
+template <int MR, int NV, int AM, int LAST>
+APART void outer_tile(const float* A, i64 AK, const float* B, i64 BK, int K, const float* before,
+                      float* tile) {
+  constexpr int U = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
+  vec sums[U][MR][NV];
+  UNROLLED for (int u = 0; u < U; u++)
+    UNROLLED for (int i = 0; i < MR; i++)
+      UNROLLED for (int j = 0; j < NV; j++) sums[u][i][j] = vec{};
+  if (before) {
+    UNROLLED for (int i = 0; i < MR; i++)
+      UNROLLED for (int j = 0; j < NV; j++) sums[0][i][j] = load(before + (i * NV + j) * LANES);
+  }
+  auto step = [&](vec(&into)[MR][NV]) INLINE_CALL {
+    vec b[NV];
+    UNROLLED for (int j = 0; j < NV; j++)
+      b[j] = LAST < LANES && j == NV - 1 ? load_first(B + LANES * j, LAST) : load(B + LANES * j);
+    UNROLLED for (int i = 0; i < MR; i++) {
+      const vec a = spread(A[i64(i) * AM]);
+      UNROLLED for (int j = 0; j < NV; j++) into[i][j] += a * b[j];
+    }
+    A += AK;
+    B += BK;
+  };
+  int k = 0;
+  ROLLED for (; k + U <= K; k += U) {
+    UNROLLED for (int u = 0; u < U; u++) step(sums[u]);
+  }
+  if constexpr (U > 1) {
+    ROLLED for (; k < K; k++) step(sums[0]);
+  }
+  UNROLLED for (int i = 0; i < MR; i++)
+    UNROLLED for (int j = 0; j < NV; j++) {
+      vec sum = sums[0][i][j];
+      UNROLLED for (int u = 1; u < U; u++) sum += sums[u][i][j];
+      store(tile + (i * NV + j) * LANES, sum);
+    }
+}
+
+// LANES columns of C (rows of transposed B) times LANES rows, stored row by row of C.
+template <int BN, int LAST, int COLUMNS>
+APART void turned_tile(const float* A, i64 AK, const float* B, i64 BK, int K, float* tile) {
+  vec sums[LANES];
+  UNROLLED for (int j = 0; j < LANES; j++) sums[j] = vec{};
+  ROLLED for (int k = 0; k < K; k++) {
+    const vec a = LAST < LANES ? load_first(A, LAST) : load(A);
+    UNROLLED for (int j = 0; j < COLUMNS; j++) sums[j] += a * spread(B[i64(j) * BN]);
+    A += AK;
+    B += BK;
+  }
+  transpose(sums);
+  UNROLLED for (int i = 0; i < LANES; i++) store(tile + i * LANES, sums[i]);
+}
+
+// MR x NC dot products along k, both sides contiguous.
+template <int MR, int NC, int AM, int BN, int K, int WIDTH>
+APART void dots_tile(const float* A, const float* B, float* tile) {
+  constexpr int REST = K % LANES;
+  vec sums[MR][NC];
+  UNROLLED for (int i = 0; i < MR; i++)
+    UNROLLED for (int j = 0; j < NC; j++) sums[i][j] = vec{};
+  auto step = [&](auto&& get, int k) INLINE_CALL {
+    vec a[MR];
+    UNROLLED for (int i = 0; i < MR; i++) a[i] = get(A + i64(i) * AM + k);
+    UNROLLED for (int j = 0; j < NC; j++) {
+      const vec b = get(B + i64(j) * BN + k);
+      UNROLLED for (int i = 0; i < MR; i++) sums[i][j] += a[i] * b;
+    }
+  };
+  auto whole = [](const float* p) INLINE_CALL { return load(p); };
+  auto rest = [](const float* p) INLINE_CALL { return load_first(p, REST); };
+  ROLLED for (int k = 0; k + LANES <= K; k += LANES) step(whole, k);
+  if constexpr (REST) step(rest, K - REST);
+  UNROLLED for (int i = 0; i < MR; i++) {
+    const vec row = lane_sums<NC>(sums[i]);
+    UNROLLED for (int j = 0; j < NC; j++) tile[i * WIDTH + j] = row[j];
+  }
+}
+
+// ------------------------------------------------------------------------------------------ loops
+
+// Which tiles are a thread's: its part of the panels when there are enough, else of the strips.
+struct TileShare {
+  int panel, panels, strip, strips;
+};
+
+INLINE TileShare tile_share(int panels, int strips, bool by_strips, int t, int T) {
+  if (T == 1) return {0, panels, 0, strips};
+  const bool even = by_strips ? strips >= 4 * T : !(panels >= 4 * T || panels % T == 0);
+  if (even || panels < T)
+    return {0, panels, int(share(strips, t, T)), int(share(strips, t + 1, T))};
+  return {int(share(panels, t, T)), int(share(panels, t + 1, T)), 0, strips};
+}
+
+// The default of `fetch`: nothing to prefetch.
+struct NoFetch {
+  __attribute__((always_inline)) void operator()(int, int, int) const {}
+};
+
+// What a thread does next in OUTER: some strips over some k, with one panel after the other.
+struct OuterBlock {
+  const float *A, *B;
+  float* scratch;
+  int k0, steps, strip, strips;
+  bool pack_b;  // the panels have not been packed for these k yet
+};
+
+// The strips of a block with the panel whose COUNT columns start at panel p.
+template <class G, int COUNT, class EP, class FETCH>
+INLINE void outer_panel(OuterBlock block, int p, EP ep, FETCH fetch) {
+  constexpr int MR = G::plan.rows, NV = pieces(COUNT, LANES), REST = G::M % MR;
+  constexpr int LAST = G::plan.pack_b || COUNT % LANES == 0 ? LANES : COUNT % LANES;
+  constexpr int ROW = G::plan.pack_a ? 1 : G::AM;
+  constexpr i64 STEP = G::plan.pack_a ? MR : G::AK, B_STEP = G::plan.pack_b ? NV * LANES : G::BK;
+  alignas(64) float finished[MR * NV * LANES];
+  const int n0 = p * G::WIDTH, k0 = block.k0;
+  const float* panel = block.B + i64(n0) * G::BN + i64(k0) * G::BK;
+  if constexpr (G::plan.pack_b) {
+    float* packed = block.scratch + G::at_b + (G::one_block ? 0 : p * G::PANEL);
+    if (block.pack_b) pack_panel<NV * LANES, COUNT, G::BK, G::BN>(panel, packed, block.steps);
+    panel = packed;
+  }
+  for (int s = block.strip; s < block.strips; s++) {
+    const int m = s * MR;
+    const float* a = G::plan.pack_a ? block.scratch + i64(s - block.strip) * MR * block.steps
+                                    : block.A + i64(m) * G::AM + i64(k0) * G::AK;
+    float *sums = nullptr, *tile = finished;
+    if constexpr (G::plan.block_k < G::K) {
+      float* waiting = block.scratch + G::at_sums + (i64(p) * G::STRIPS + s) * G::TILE;
+      sums = k0 == 0 ? nullptr : waiting;
+      tile = k0 + block.steps == G::K ? finished : waiting;
+    }
+    int rows = REST == 0 ? MR : smaller(MR, G::M - m);
+    if (tile == finished)
+      ROLLED for (int i = 0; i < rows; i++) fetch(m + i, n0, COUNT);
+    if (REST == 0 || m + MR <= G::M) {
+      outer_tile<MR, NV, ROW, LAST>(a, STEP, panel, B_STEP, block.steps, sums, tile);
+    } else if constexpr (REST != 0) {
+      outer_tile<REST, NV, ROW, LAST>(a, STEP, panel, B_STEP, block.steps, sums, tile);
+    }
+    if (tile == finished)
+      ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, tile + i * NV * LANES);
+  }
+}
+
+template <class G, class EP, class FETCH>
+INLINE void gemm_outer(const float* A, const float* B, float* scratch, int t, int T, EP ep,
+                       FETCH fetch) {
+  constexpr int MR = G::plan.rows, FULL = G::N / G::WIDTH, LEFT = G::N % G::WIDTH;
+  const TileShare mine = tile_share(G::PANELS, G::STRIPS, G::plan.pack_a && !G::plan.pack_b, t, T);
+  for (int k0 = 0; k0 < G::K; k0 += G::plan.block_k) {
+    const int steps = smaller(G::plan.block_k, G::K - k0);
+    for (int s = mine.strip; s < mine.strips; s += G::plan.block_strips) {
+      const int end = smaller(mine.strips, s + G::plan.block_strips);
+      const OuterBlock block{A, B, scratch, k0, steps, s, end, s == mine.strip};
+      if constexpr (G::plan.pack_a)
+        pack_strips<MR, G::AM, G::AK>(A + i64(s) * MR * G::AM + i64(k0) * G::AK, scratch,
+                                      smaller(end * MR, G::M) - s * MR, steps);
+      if constexpr (FULL > 0)
+        for (int p = mine.panel; p < smaller(mine.panels, FULL); p++)
+          outer_panel<G, G::WIDTH>(block, p, ep, fetch);
+      if constexpr (LEFT != 0)
+        if (mine.panels == G::PANELS) outer_panel<G, LEFT>(block, FULL, ep, fetch);
+    }
+  }
+}
+
+// COUNT columns in groups of NC dot products, what is left over in groups of half as many.
+template <int MR, int NC, int COUNT, int AM, int BN, int K, int WIDTH>
+INLINE void dots_columns(const float* A, const float* B, float* tile) {
+  constexpr int WHOLE = COUNT / NC * NC;
+  ROLLED for (int j = 0; j < WHOLE; j += NC)
+    dots_tile<MR, NC, AM, BN, K, WIDTH>(A, B + i64(j) * BN, tile + j);
+  if constexpr (WHOLE != COUNT)
+    dots_columns<MR, NC / 2, COUNT - WHOLE, AM, BN, K, WIDTH>(A, B + i64(WHOLE) * BN, tile + WHOLE);
+}
+
+// Columns [n0, n0 + COUNT) of MR rows by dot products, then one epilogue per row.
+template <class G, int MR, int COUNT, int AM, class EP>
+INLINE void dots_block(const float* A, const float* B, int m, int n0, EP ep) {
+  constexpr int WIDTH = round_lanes(COUNT);
+  alignas(64) float tile[MR * WIDTH];
+  dots_columns<MR, G::plan.vectors, COUNT, AM, G::BN, G::K, WIDTH>(
+      A + i64(m) * AM, B + i64(n0) * G::BN, tile);
+  ROLLED for (int i = 0; i < MR; i++) ep(m + i, n0, COUNT, tile + i * WIDTH);
+}
+
+template <class G, class EP>
+INLINE void gemm_dots(const float* A, const float* B, float* scratch, int t, int T, EP ep) {
+  constexpr int MR = G::plan.rows, REST = G::M % MR, WIDTH = smaller(G::N, 4 * LANES);
+  constexpr int FULL = G::N / WIDTH, LEFT = G::N % WIDTH, AM = G::plan.pack_a ? G::K : G::AM;
+  constexpr int BLOCKS = FULL + (LEFT != 0), STRIPS = pieces(G::M, MR);
+  const float* a = A;
+  if constexpr (G::plan.pack_a) {
+    for (int m = 0; m < G::M; m++)
+      for (int k = 0; k < G::K; k++)
+        scratch[i64(m) * G::K + k] = A[i64(m) * G::AM + i64(k) * G::AK];
+    a = scratch;
+  }
+  // One flat list of blocks and strips, so that every thread count divides it well; the strips
+  // of one block of B come one after the other.
+  const int jobs = BLOCKS * STRIPS, end = int(share(jobs, t + 1, T));
+  for (int job = int(share(jobs, t, T)); job < end; job++) {
+    const int n0 = job / STRIPS * WIDTH, m = job % STRIPS * MR;
+    const bool whole_rows = REST == 0 || m + MR <= G::M, whole_block = LEFT == 0 || n0 < FULL * WIDTH;
+    if (whole_block) {
+      if (whole_rows) dots_block<G, MR, WIDTH, AM>(a, B, m, n0, ep);
+      else if constexpr (REST != 0) dots_block<G, REST, WIDTH, AM>(a, B, m, n0, ep);
+    } else if constexpr (LEFT != 0) {
+      if (whole_rows) dots_block<G, MR, LEFT, AM>(a, B, m, n0, ep);
+      else if constexpr (REST != 0) dots_block<G, REST, LEFT, AM>(a, B, m, n0, ep);
+    }
+  }
+}
+
+// One square of C: LAST rows from m (fewer than LANES at the end) and COLUMNS columns from n0.
+template <class G, int LAST, int COLUMNS, class EP>
+INLINE void turned_square(const float* A, i64 AK, const float* B, int m, int n0, EP ep) {
+  alignas(64) float tile[LANES * LANES];
+  turned_tile<G::BN, G::plan.pack_a ? LANES : LAST, COLUMNS>(A + m, AK, B + i64(n0) * G::BN, G::BK,
+                                                             G::K, tile);
+  ROLLED for (int i = 0; i < LAST; i++) ep(m + i, n0, COLUMNS, tile + i * LANES);
+}
+
+template <class G, class EP>
+INLINE void gemm_turned(const float* A, const float* B, float* scratch, int t, int T, EP ep) {
+  constexpr int FULL = G::N / LANES, LEFT = G::N % LANES, COLUMNS = FULL + (LEFT != 0);
+  constexpr int ROWS = round_lanes(G::M), LAST = G::M % LANES ? G::M % LANES : LANES;
+  const float* a = A;
+  if constexpr (G::plan.pack_a) {
+    pack_panel<ROWS, G::M, G::AK, G::AM>(A, scratch, G::K);
+    a = scratch;
+  }
+  constexpr i64 STEP = G::plan.pack_a ? ROWS : G::AK;
+  constexpr int STRIPS = ROWS / LANES, JOBS = COLUMNS * STRIPS;
+  const int end = int(share(JOBS, t + 1, T));
+  for (int job = int(share(JOBS, t, T)); job < end; job++) {
+    const int n0 = job / STRIPS * LANES, m = job % STRIPS * LANES;
+    const bool last = LAST != LANES && m + LANES > G::M;
+    if (LEFT == 0 || n0 < FULL * LANES) {
+      if constexpr (FULL > 0) {
+        if (last) turned_square<G, LAST, LANES>(a, STEP, B, m, n0, ep);
+        else if constexpr (G::M >= LANES) turned_square<G, LANES, LANES>(a, STEP, B, m, n0, ep);
+      }
+    } else if constexpr (LEFT != 0) {
+      if (last) turned_square<G, LAST, LEFT>(a, STEP, B, m, n0, ep);
+      else if constexpr (G::M >= LANES) turned_square<G, LANES, LEFT>(a, STEP, B, m, n0, ep);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------ entry points
+
+template <class G, class EP, class FETCH>
+INLINE void gemm_rows(const float* A, const float* B, float* scratch, int t, int T, EP ep,
+                      FETCH fetch) {
+  if constexpr (G::plan.kind == OUTER) gemm_outer<G>(A, B, scratch, t, T, ep, fetch);
+  else if constexpr (G::plan.kind == DOTS) gemm_dots<G>(A, B, scratch, t, T, ep);
+  else gemm_turned<G>(A, B, scratch, t, T, ep);
+}
+
+// `fetch(m, n0, count)` may prefetch (`__builtin_prefetch(address, 0, 2)`, per LANES numbers) what
+// the epilogue of these elements will read or write; it is called one tile ahead.
+template <class G, class EP, class FETCH = NoFetch>
+INLINE void gemm(const float* A, const float* B, float* scratch, int t, int T, EP ep,
+                 FETCH fetch = {}) {
+  if constexpr (G::column) {
+    gemm_rows<G>(B, A, scratch, t, T, [&](int, int m0, int count, const float* row) INLINE_CALL {
+      LANEWISE for (int i = 0; i < count; i++) ep(m0 + i, 0, 1, row + i);
+    }, NoFetch{});
+  } else {
+    gemm_rows<G>(A, B, scratch, t, T, ep, fetch);
+  }
+}
+
+// BATCH products whose operands lie ABATCH and BBATCH floats apart; ep(batch, m, n0, count, row).
+// Threads share the batch when it divides well, else the tiles of every product.
+template <class G, int BATCH, i64 ABATCH, i64 BBATCH, class EP>
+INLINE void gemm_batched(const float* A, const float* B, float* scratch, int t, int T, EP ep) {
+  const bool by_batch = BATCH % T == 0 || BATCH >= 4 * T;
+  const int first = by_batch ? int(share(BATCH, t, T)) : 0;
+  const int end = by_batch ? int(share(BATCH, t + 1, T)) : BATCH;
+  if (by_batch) t = 0, T = 1;
+  for (int b = first; b < end; b++)
+    gemm<G>(A + b * ABATCH, B + b * BBATCH, scratch, t, T,
+            [&](int m, int n0, int count, const float* row)
+                INLINE_CALL { ep(b, m, n0, count, row); });
+}

@@ -1,0 +1,67 @@
+// Operators of single numbers, for every type; gcc makes vectors of them.
+//
+// Chosen by overloading: float goes to math.h, double to the compiler's own functions.
+
+#pragma once
+
+#define PANTILE_FUNCTION(name)                                 \
+  INLINE float op_##name(float x) { return f_##name(x); }      \
+  INLINE double op_##name(double x) { return __builtin_##name(x); }
+PANTILE_FUNCTION(ceil)
+PANTILE_FUNCTION(cos)
+PANTILE_FUNCTION(erf)
+PANTILE_FUNCTION(exp)
+PANTILE_FUNCTION(expm1)
+PANTILE_FUNCTION(floor)
+PANTILE_FUNCTION(log)
+PANTILE_FUNCTION(log1p)
+PANTILE_FUNCTION(sin)
+PANTILE_FUNCTION(sqrt)
+PANTILE_FUNCTION(tanh)
+PANTILE_FUNCTION(trunc)
+#undef PANTILE_FUNCTION
+
+INLINE float op_pow(float x, float y) { return f_pow(x, y); }
+INLINE double op_pow(double x, double y) { return __builtin_pow(x, y); }
+INLINE float op_fmod(float x, float y) { return f_fmod(x, y); }
+INLINE double op_fmod(double x, double y) { return __builtin_fmod(x, y); }
+INLINE float op_exp2(float x) { return f_exp(x * 0.693147180559945f); }
+INLINE double op_exp2(double x) { return __builtin_exp2(x); }
+INLINE float op_log2(float x) { return f_log(x) * 1.442695040888963f; }
+INLINE double op_log2(double x) { return __builtin_log2(x); }
+INLINE float op_round(float x) { return __builtin_rintf(x); }
+INLINE double op_round(double x) { return __builtin_rint(x); }
+
+template <class T> INLINE T op_reciprocal(T x) { return 1 / x; }
+template <class T> INLINE T op_rsqrt(T x) { return 1 / op_sqrt(x); }
+INLINE float op_sigmoid(float x) { return f_sigmoid(x); }
+INLINE double op_sigmoid(double x) { return 1 / (1 + __builtin_exp(-x)); }
+template <class T> INLINE T op_relu(T x) { return x <= 0 ? (T)0 : x; }
+template <class T> INLINE T op_abs(T x) { return x < 0 ? -x : x; }
+INLINE float op_abs(float x) { return __builtin_fabsf(x); }
+INLINE double op_abs(double x) { return __builtin_fabs(x); }
+template <class T> INLINE T op_sign(T x) {
+  T up = x > 0 ? (T)1 : (T)0;
+  T result = x < 0 ? (T)-1 : up;
+  return x != x ? (T)0 : result;
+}
+// A NaN wins. Two choices after one another: nested ones are not vectorised.
+template <class T> INLINE T op_max(T a, T b) {
+  T result = a > b ? a : b;
+  return a != a ? a : result;
+}
+template <class T> INLINE T op_min(T a, T b) {
+  T result = a < b ? a : b;
+  return a != a ? a : result;
+}
+template <class T> INLINE bool op_isinf(T x) { return x - x != x - x && x == x; }
+template <class T> INLINE T op_not(T x) { return ~x; }
+INLINE bool op_not(bool x) { return !x; }
+
+// A computed place in a tensor; one outside is noted, and the first is taken instead.
+INLINE i64 bounded(i64 place, i64 size, int* failed) {
+  place = place < 0 ? place + size : place;
+  if ((u64)place < (u64)size) return place;
+  *failed = 1;
+  return 0;
+}

@@ -1,0 +1,39 @@
+// Numbers side by side: the widest registers this CPU has, as the compiler's own vector types.
+//
+// No headers are included anywhere in these templates: a program of one file compiles in a second.
+
+#pragma once
+
+using i64 = long;
+using i32 = int;
+using u8 = unsigned char;
+using u32 = unsigned;
+using u64 = unsigned long;
+
+extern "C" void* memset(void*, int, u64);
+extern "C" void* memcpy(void*, const void*, u64);
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, REGISTERS = 32;
+#elif defined(__AVX__)
+constexpr int LANES = 8, REGISTERS = 16;
+#else
+constexpr int LANES = 4, REGISTERS = 16;
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))
+#define UNROLLED _Pragma("GCC unroll 32")
+#define ROLLED _Pragma("GCC unroll 1")
+#define LANEWISE _Pragma("GCC ivdep")
+#define INLINE_CALL __attribute__((always_inline))  // after the parameters of a lambda
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef float loose_vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE vec load(const float* from) { return *(const loose_vec*)from; }
+INLINE void store(float* to, vec value) { *(loose_vec*)to = value; }
+INLINE vec spread(float value) { return vec{} + value; }
+
+// The part of `count` things that thread t of T does: [share(count, t, T), share(count, t + 1, T)).
+INLINE i64 share(i64 count, int t, int T) { return count * t / T; }

@@ -1,0 +1,154 @@
+"""The value of a node at an index, as C++ statements.
+
+    node     relu(x + bias)            statements   float v0 = x[i * 8 + j];
+    index    (i, j)                                 float v1 = bias[j];
+                                                    float v2 = op_relu(v0 + v1);
+
+Views only rewrite the index. Values that have memory are loaded; the rest is computed on the spot.
+A statement knows the axes it depends on, so a kernel can put it into the outermost loop possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from pantile.lowering.kernels.index import Affine, Index, Space
+from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.types import cpp, dtype_of, literal, shape_of
+
+
+@dataclass(frozen=True)
+class Statement:
+    """const `cpp` `name` = `text`, in which {0}, {1}, … are the sums in `sums`."""
+
+    name: str
+    cpp: str
+    text: str
+    needs: tuple[str, ...]
+    sums: tuple[Affine, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A value that was loaded, or asked for."""
+
+    node: fx.Node
+    index: Index
+    whole: bool = False
+    """The index is known only when the kernel runs."""
+
+
+class Values(Protocol):
+    """What a trace must know of the program around it."""
+
+    def is_realised(self, node: fx.Node) -> bool:
+        """Has the value memory of its own?"""
+
+    def buffer(self, node: fx.Node) -> Buffer | None:
+        """Its memory; None if it has none, or not yet."""
+
+    def rule(self, target: Any) -> Callable[[Any, fx.Node, Index], str] | None:
+        """How an operator is written down where it is used."""
+
+
+@dataclass(eq=False)
+class Trace:
+    """Statements for one kernel."""
+
+    values: Values
+    probing: bool = False
+    """Only find out what is read: nothing has memory yet."""
+    space: Space = field(default_factory=Space)
+    statements: list[Statement] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    used: dict[str, Buffer] = field(default_factory=dict)
+    given: dict[fx.Node, str] = field(default_factory=dict)
+    """Values that are at hand under a name."""
+    asked: list[Read] = field(default_factory=list)
+    """Where the given values were asked for."""
+    computed: set[fx.Node] = field(default_factory=set)
+    """Values with memory that are computed here, not loaded."""
+    prefix: str = "v"
+    _memo: dict[Any, str] = field(default_factory=dict)
+
+    def value(self, node: fx.Node, index: Sequence[Affine]) -> str:
+        """The name of a value at an index."""
+        resolved = self.space.resolved(index)
+        key = (node, tuple(part.key for part in resolved))
+        if key not in self._memo:
+            self._memo[key] = self._value(node, resolved)
+        return self._memo[key]
+
+    def _value(self, node: fx.Node, index: Index) -> str:
+        if node in self.given:
+            self.asked.append(Read(node, index))
+            return self.given[node]
+        if node.op == "placeholder" or (
+            self.values.is_realised(node) and node not in self.computed
+        ):
+            return self.load(node, index)
+        rule = self.values.rule(node.target)
+        if rule is None:
+            raise Refused(f"no rule for {node.target}")
+        return rule(self, node, index)
+
+    def operand(self, value: Any, index: Sequence[Affine], dtype: torch.dtype) -> str:
+        """An argument of an operator, broadcast to its index, as a type."""
+        if not isinstance(value, fx.Node):
+            return literal(value, dtype)
+        shape = shape_of(value)
+        name = self.value(value, broadcast(index, shape))
+        return self.cast(name, dtype_of(value), dtype)
+
+    def cast(self, name: str, have: torch.dtype, want: torch.dtype) -> str:
+        """A value as another type."""
+        if have is want:
+            return name
+        if want is torch.bool:
+            return self.state("bool", f"{name} != 0", [name])
+        return self.state(cpp(want), f"({cpp(want)}){name}", [name])
+
+    def state(
+        self, cpp_type: str, text: str, needs: Sequence[str] = (), sums: Sequence[Affine] = ()
+    ) -> str:
+        """A new statement; its name."""
+        name = f"{self.prefix}{len(self.statements)}"
+        self.statements.append(Statement(name, cpp_type, text, tuple(needs), tuple(sums)))
+        return name
+
+    def load(self, node: fx.Node, index: Sequence[Affine]) -> str:
+        """Read a value from its memory."""
+        self.reads.append(Read(node, tuple(index)))
+        if self.probing:
+            return "0"
+        buffer = self._buffer(node)
+        return self.state(buffer.cpp, f"{buffer.name}[{{0}}]", (), [buffer.address(index)])
+
+    def load_at(self, node: fx.Node, index: Sequence[Affine], dim: int, place: str) -> str:
+        """Read a value where a computed number says, in one dim."""
+        self.reads.append(Read(node, tuple(index), whole=True))
+        if self.probing:
+            return "0"
+        buffer = self._buffer(node)
+        fixed = [Affine() if d == dim else part for d, part in enumerate(index)]
+        text = f"{buffer.name}[{{0}} + {place} * {buffer.strides[dim]}]"
+        return self.state(buffer.cpp, text, [place], [buffer.address(fixed)])
+
+    def _buffer(self, node: fx.Node) -> Buffer:
+        buffer = self.values.buffer(node)
+        if buffer is None:
+            raise Refused(f"{node} is read before it is computed")
+        self.used[buffer.name] = buffer
+        return buffer
+
+
+def broadcast(index: Sequence[Affine], shape: Sequence[int]) -> Index:
+    """The index into an operand that is broadcast."""
+    last = index[len(index) - len(shape) :] if shape else ()
+    return tuple(Affine() if n == 1 else part for part, n in zip(last, shape, strict=True))

@@ -1,0 +1,113 @@
+"""Writes kernels: gives values memory, and collects the text of functions.
+
+A kernel is a C++ function of (t, T): what thread t of T does. Its buffers are parameters, so that
+equal kernels of different layers are one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from pantile.lowering.kernels.expressions import storage_of
+from pantile.lowering.kernels.memory import Buffer, Place, dense_strides, extent
+from pantile.lowering.kernels.plan import Kernel, Plan, conv_graph
+from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.types import MOST_ELEMENTS, cpp, dtype_of, shape_of
+
+CHANNELS_LAST = (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Function:
+    """One call of a kernel."""
+
+    text: str
+    used: tuple[Buffer, ...]
+    note: str
+    can_fail: bool
+
+
+@dataclass
+class Writer:
+    """The kernels written so far."""
+
+    plan: Plan
+    functions: list[Function] = field(default_factory=list)
+    scratch: list[str] = field(default_factory=list)
+    """How many floats of its own a thread needs: C++ constants, the largest counts."""
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.images = conv_graph(self.plan.nodes)
+        self.returned = {storage_of(node): i for i, node in enumerate(self.plan.outputs)}
+        for number, node in enumerate(self.plan.inputs):
+            value = node.meta["val"]
+            strides = tuple(int(stride) for stride in value.stride())
+            self.plan.buffers[node] = self._new(
+                cpp(value.dtype), shape_of(node), strides, Place.INPUT, number
+            )
+
+    def _new(
+        self,
+        cpp_type: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        place: Place = Place.ARENA,
+        number: int = 0,
+    ) -> Buffer:
+        size = extent(shape, strides)
+        if size > MOST_ELEMENTS:
+            raise Refused(f"a tensor of {size} elements")
+        name = f"b{len(self.buffers)}"
+        buffer = Buffer(name, cpp_type, tuple(shape), tuple(strides), place, number, size)
+        self.buffers.append(buffer)
+        return buffer
+
+    def temporary(
+        self, shape: Sequence[int], order: Sequence[int] | None = None, cpp_type: str = "float"
+    ) -> Buffer:
+        """Memory that is no value of the graph: packed weights and the like."""
+        return self._new(cpp_type, shape, dense_strides(shape, order))
+
+    def allocate(self, node: fx.Node, order: Sequence[int] | None = None) -> Buffer:
+        """Memory for a value; `order` names its dims from the outermost to the innermost."""
+        if node in self.plan.buffers:
+            return self.plan.buffers[node]
+        self.plan.buffers[node] = buffer = self._allocated(node, order)
+        return buffer
+
+    def _allocated(self, node: fx.Node, order: Sequence[int] | None) -> Buffer:
+        over = self.plan.may_place_over(node)
+        if over is not None:
+            return self.plan.buffers[over]
+        value = node.meta["val"]
+        shape = shape_of(node)
+        if node in self.returned:
+            strides = tuple(int(stride) for stride in value.stride())
+            if extent(shape, strides) != value.numel():
+                raise Refused("a result with gaps")
+            number = self.returned[node]
+            return self._new(cpp(value.dtype), shape, strides, Place.OUTPUT, number)
+        if order is None and self.images and len(shape) == 4:
+            order = CHANNELS_LAST
+        return self._new(cpp(dtype_of(node)), shape, dense_strides(shape, order))
+
+    def member_order(self, kernel: Kernel, node: fx.Node, order: Sequence[int]) -> list[int]:
+        """The order of a member's dims, like the anchor's."""
+        if node is kernel.anchor:
+            return list(order)
+        radix = kernel.maps[node]
+        dims = [dim for part in order for dim in radix[part]]
+        return [dim for dim in range(len(shape_of(node))) if dim not in dims] + dims
+
+    def function(self, text: str, used: Mapping[str, Buffer] | Iterable[Buffer], note: str) -> None:
+        """A kernel, to be run after the ones before."""
+        buffers = tuple(used.values() if isinstance(used, Mapping) else used)
+        self.functions.append(Function(text, buffers, note, "failed" in text))
+
+    def need_scratch(self, floats: str) -> None:
+        """A thread needs so many floats of its own."""
+        self.scratch.append(floats)

@@ -1,0 +1,206 @@
+"""The convolution templates against torch in double precision, one small program for all shapes."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import pantile.lowering
+
+TEMPLATES = Path(pantile.lowering.__file__).parent / "kernels" / "templates"
+FILES = ("vector.h", "conv.h", "conv_forward.h", "conv_input.h", "conv_weight.h")
+FLAGS = (
+    "-std=c++20 -O3 -march=native -mprefer-vector-width=512 -fno-math-errno -fno-trapping-math "
+    "-fno-signed-zeros -fno-strict-aliasing -fno-ipa-modref -fno-ipa-pure-const -fno-exceptions "
+    "-fno-rtti -w -fPIC -shared"
+).split()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One convolution: the numbers of the C++ template, in its order, but for the output's size."""
+
+    images: int
+    inputs: int
+    height: int
+    width: int
+    outputs: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def out(self) -> tuple[int, int]:
+        sizes = zip(
+            (self.height, self.width),
+            self.kernel,
+            self.stride,
+            self.padding,
+            self.dilation,
+            strict=True,
+        )
+        high, wide = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
+        return high, wide
+
+    @property
+    def cpp(self) -> str:
+        n, ic, h, w, oc, *pairs = astuple(self)
+        pairs.insert(0, self.out)
+        return f"Conv<{', '.join(map(str, (n, ic, h, w, oc, *(v for pair in pairs for v in pair))))}>"
+
+
+SHAPES = [
+    Shape(2, 1, 12, 12, 32, (3, 3)),  # one input channel, no padding
+    Shape(2, 3, 17, 19, 40, (3, 3), padding=(1, 1)),  # several tiles, a last panel of 8
+    Shape(3, 32, 13, 13, 64, (3, 3)),
+    Shape(5, 48, 4, 4, 33, (3, 3), padding=(1, 1)),  # images side by side in a tile
+    Shape(2, 20, 9, 40, 16, (3, 3), padding=(1, 1)),  # a border tile at each side, inner ones
+    Shape(2, 16, 11, 12, 24, (3, 3), (2, 2), (1, 1)),  # stride phases
+    Shape(2, 18, 8, 8, 35, (1, 1), (2, 2)),  # a phase that nothing reaches
+    Shape(1, 3, 23, 21, 10, (7, 7), (2, 2), (3, 3)),
+    Shape(2, 5, 14, 13, 7, (3, 3), (1, 1), (2, 2), (2, 2)),  # dilated
+    Shape(1, 7, 15, 16, 17, (2, 5), (3, 2), (1, 2), (2, 3)),  # nothing symmetric
+    Shape(2, 6, 5, 5, 9, (3, 3), (1, 1), (4, 4), (1, 1)),  # rows and columns of padding only
+    Shape(3, 1, 1, 1, 1, (1, 1)),
+    Shape(17, 9, 1, 1, 11, (3, 3), padding=(1, 1)),
+    Shape(1, 70, 3, 30, 50, (3, 1), padding=(1, 0)),
+    Shape(2, 4, 6, 6, 3, (4, 4), (4, 4), (3, 3)),
+    Shape(2, 2, 10, 1, 130, (5, 1)),  # one column
+]
+
+KERNELS = """
+extern "C" void pack{i}(const float* w, float* forward, float* input, int t, int T) {{
+  pack_forward<{c}>(w, forward, t, T);
+  pack_input<{c}>(w, input, t, T);
+}}
+extern "C" void forward{i}(const float* x, const float* w, float* y, int t, int T) {{
+  using C = {c};
+  conv_forward<C>(x, w, t, T, [&](int n, int oh, int ow, int oc, int count, const float* row)
+      INLINE_CALL {{
+    float* to = y + (i64)n * C::YN + oh * C::YH + ow * C::YW + oc;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
+extern "C" void input{i}(const float* dy, const float* w, float* dx, int t, int T) {{
+  using C = {c};
+  conv_input<C>(dy, w, t, T, [&](int n, int h, int wide, int ic, int count, const float* row)
+      INLINE_CALL {{
+    float* to = dx + (i64)n * C::XN + h * C::XH + wide * C::XW + ic;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
+extern "C" void weight{i}(const float* x, const float* dy, float* dw, float* scratch, int t,
+                          int T) {{
+  using C = {c};
+  conv_weight<C>(x, dy, scratch, t, T, [&](int kh, int kw, int ic, int oc, int count,
+                                           const float* row) INLINE_CALL {{
+    float* to = dw + ((i64)(kh * C::KW + kw) * C::IC + ic) * C::OC + oc;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
+extern "C" i64 floats{i}(int what) {{
+  using C = {c};
+  return what == 0 ? C::packed_forward : what == 1 ? C::packed_input : C::weight_scratch;
+}}
+"""
+
+
+def compiled(shapes: list[Shape], folder: Path) -> ctypes.CDLL:
+    text = [(TEMPLATES / name).read_text() for name in FILES]
+    text += [KERNELS.format(i=i, c=shape.cpp) for i, shape in enumerate(shapes)]
+    source, library = folder / "program.cpp", folder / "program.so"
+    source.write_text("\n".join(text))
+    subprocess.run(["g++", *FLAGS, str(source), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def address(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+class Native:
+    """The kernels of one shape, each run by `threads` threads one after the other.
+
+    The epilogues add, so an output that starts as zeros shows a pixel handed over twice or never.
+    """
+
+    def __init__(self, library: ctypes.CDLL, number: int, shape: Shape, threads: int) -> None:
+        self.library, self.number, self.shape, self.threads = library, number, shape, threads
+        size = getattr(library, f"floats{number}")
+        size.restype = ctypes.c_long
+        self.forward_weight = torch.full((size(0),), torch.nan)
+        self.input_weight = torch.full((size(1),), torch.nan)
+        self.scratch = torch.full((size(2),), torch.nan)
+
+    def run(self, name: str, *tensors: torch.Tensor) -> None:
+        call = getattr(self.library, f"{name}{self.number}")
+        for t in range(self.threads):
+            call(*map(address, tensors), t, self.threads)
+
+    def pack(self, w: torch.Tensor) -> None:
+        self.run("pack", w, self.forward_weight, self.input_weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(self.shape.images, *self.shape.out, self.shape.outputs)
+        self.run("forward", x, self.forward_weight, y)
+        return y.permute(0, 3, 1, 2)
+
+    def input(self, dy: torch.Tensor) -> torch.Tensor:
+        s = self.shape
+        dx = torch.zeros(s.images, s.height, s.width, s.inputs)
+        self.run("input", dy, self.input_weight, dx)
+        return dx.permute(0, 3, 1, 2)
+
+    def weight(self, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        dw = torch.zeros(*self.shape.kernel, self.shape.inputs, self.shape.outputs)
+        self.run("weight", x, dy, dw, self.scratch)
+        return dw.permute(3, 2, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compiled(SHAPES, tmp_path_factory.mktemp("conv"))
+
+
+def operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x and dy as the kernels read them (channels last in memory), and the weight as torch's."""
+    random = torch.Generator().manual_seed(7)
+    x = torch.randn(shape.images, shape.height, shape.width, shape.inputs, generator=random)
+    dy = torch.randn(shape.images, *shape.out, shape.outputs, generator=random)
+    w = torch.randn(shape.outputs, shape.inputs, *shape.kernel, generator=random)
+    return x, w, dy
+
+
+def expected(shape: Shape, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
+    wide = [tensor.double() for tensor in (dy.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), w)]
+    settings = (shape.stride, shape.padding, shape.dilation)
+    y = torch.nn.functional.conv2d(wide[1], wide[2], None, *settings)
+    dx, dw, _ = torch.ops.aten.convolution_backward(
+        *wide, [0], *settings, False, [0, 0], 1, [True, True, False]
+    )
+    return [y, dx, dw]
+
+
+def close(ours: torch.Tensor, right: torch.Tensor) -> bool:
+    return bool((ours.double() - right).abs().max() <= 1e-5 * right.abs().max().clamp_min(1e-30))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("number", range(len(SHAPES)))
+def test_all_three_directions_agree_with_torch(
+    library: ctypes.CDLL, number: int, threads: int
+) -> None:
+    shape = SHAPES[number]
+    x, w, dy = operands(shape)
+    y, dx, dw = expected(shape, x, w, dy)
+    native = Native(library, number, shape, threads)
+    native.pack(w)
+    assert close(native.forward(x), y)
+    assert close(native.input(dy), dx)
+    assert close(native.weight(x, dy), dw)
