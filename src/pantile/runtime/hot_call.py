@@ -67,7 +67,8 @@ class HotCall:
         self._weights = weights
         self._hosts = tuple(weights.hosts())
         self._pointers = list(map(_data_ptr, self._hosts))
-        self._checked = (*self._hosts, torch.empty(()))  # the last one for a call without tensors
+        # The last one is for a call without other tensors, which has modes all the same.
+        self._checked = (*self._hosts, torch.empty((), device="cpu"))
         self._same_kinds = _guards(arguments, self._checked).check
         self._update: _KnownUpdate | None = None
         if update is not None:
@@ -180,7 +181,7 @@ def _guards(arguments: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
     whatever the last ones were; weights must be as they are. Strides of dims of size one say
     nothing.
     """
-    plain = [torch.empty((), dtype=tensor.dtype) for tensor in arguments]
+    plain = [torch.empty((), dtype=tensor.dtype, device="cpu") for tensor in arguments]
     examples = [one.expand(tensor.shape) for one, tensor in zip(plain, arguments, strict=True)]
     strides = [torch.empty(tensor.shape, device="meta").stride() for tensor in arguments]
     strides += [tensor.stride() for tensor in weights]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pantile.lowering.kernels.recurrent import lstm, lstm_backward
 from pantile.lowering.retrace import inductor_table
 
 aten = torch.ops.aten
@@ -20,7 +21,6 @@ _KEPT = frozenset(
     {
         aten.max_pool2d_with_indices.default,
         aten.max_pool2d_with_indices_backward.default,
-        aten.mkldnn_rnn_layer.default,
     }
 )
 
@@ -133,6 +133,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _var_mean,
     aten.mean.dim: _mean,
     aten.mean.default: _mean_all,
+    aten.mkldnn_rnn_layer.default: lstm,
+    aten.mkldnn_rnn_layer_backward.default: lstm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pantile.lowering.kernels.index import Affine, Axis, Space, index_of
-from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.memory import Buffer, Pointer
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import member_index
 from pantile.lowering.kernels.trace import Statement, Trace
@@ -19,15 +19,21 @@ ACC = "acc"
 
 @dataclass(frozen=True)
 class Store:
-    """buffer[address] = value."""
+    """pointer[address] = value."""
 
-    buffer: Buffer
+    pointer: Pointer
     address: Affine
     value: str
 
+    @staticmethod
+    def at(trace: Trace, buffer: Buffer, index: Sequence[Affine], value: str) -> Store:
+        """Into an element of a buffer."""
+        pointer, rest = trace.point(buffer, buffer.address(index))
+        return Store(pointer, rest, value)
+
     def code(self, space: Space) -> str:
         """As C++."""
-        return f"{self.buffer.name}[{space.resolve(self.address).code()}] = {self.value};"
+        return f"{self.pointer.name}[{space.resolve(self.address).code()}] = {self.value};"
 
 
 def placed(trace: Trace, levels: Sequence[Sequence[Axis]], inner: Sequence[str]) -> list[list[str]]:
@@ -72,15 +78,13 @@ def stores_of(
     if kernel.stores_anchor:
         buffer = writer.allocate(kernel.anchor, order)
         value = trace.given[kernel.anchor]
-        stores.append(Store(buffer, buffer.address(index_of(axes)), value))
+        stores.append(Store.at(trace, buffer, index_of(axes), value))
     for member in kernel.members:
         index = member_index(trace.space, kernel.maps[member], axes, shape_of(member))
         value = trace.value(member, index)
         own = None if order is None else writer.member_order(kernel, member, order)
         buffer = writer.allocate(member, own)
-        stores.append(Store(buffer, buffer.address(index), value))
-    for store in stores:
-        trace.used[store.buffer.name] = store.buffer
+        stores.append(Store.at(trace, buffer, index, value))
     return stores
 
 

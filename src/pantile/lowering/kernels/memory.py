@@ -51,6 +51,20 @@ class Buffer:
     """In elements."""
     offset: int = 0
     """In the arena, in bytes."""
+    within: Buffer | None = None
+    """The buffer it is a part of: a piece of a concatenation."""
+    start: int = 0
+    """Where in that it begins, in elements."""
+
+    @property
+    def root(self) -> Buffer:
+        """The buffer that has a place of its own."""
+        return self if self.within is None else self.within.root
+
+    @property
+    def start_in_root(self) -> int:
+        """Where it begins in the root, in elements."""
+        return self.start + (0 if self.within is None else self.within.start_in_root)
 
     def address(self, index: Sequence[Affine]) -> Affine:
         """Where an element is, counted in elements."""
@@ -63,6 +77,24 @@ class Buffer:
     def bytes(self) -> int:
         """The memory it takes."""
         return -(-self.size * BYTES[self.cpp] // ALIGN) * ALIGN
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A place in a buffer, given to a kernel: equal kernels at other places are one function."""
+
+    buffer: Buffer
+    offset: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the kernel calls it."""
+        return f"{self.buffer.name}_{self.offset}" if self.offset else self.buffer.name
+
+    @staticmethod
+    def to(buffer: Buffer, address: Affine) -> tuple[Pointer, Affine]:
+        """The constant part of an address as a pointer, and the rest."""
+        return Pointer(buffer, address.constant), address + -address.constant
 
 
 def dense_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from pantile.lowering.kernels.index import Affine, Axis, Space, index_of
-from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.memory import Pointer
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.elementwise import copy
 from pantile.lowering.kernels.trace import Trace
@@ -18,19 +18,13 @@ from pantile.lowering.kernels.writer import Writer
 
 @dataclass(frozen=True)
 class Operand:
-    """buffer[offset + sum of stride * index]; `strides` are those of the last dims."""
+    """pointer[sum of stride * index]; `strides` are those of the last dims."""
 
-    buffer: Buffer
+    pointer: Pointer
     strides: tuple[int, ...]
-    constant: int
     batch: Affine
     """The part of the address that depends on the first dim, if that was asked for."""
     space: Space
-
-    @property
-    def pointer(self) -> str:
-        """To the first element."""
-        return f"{self.buffer.name} + {self.constant}" if self.constant else self.buffer.name
 
 
 def strided(
@@ -56,7 +50,7 @@ def strided(
     batch = Affine()
     for axis, stride in zip(axes[:free], strides, strict=False):
         batch += Affine.of(axis) * stride
-    return Operand(buffer, strides[free:], 0, batch, Space())
+    return Operand(Pointer(buffer), strides[free:], batch, Space())
 
 
 def _as_it_lies(writer: Writer, node: fx.Node, axes: Sequence[Axis], free: int) -> Operand | None:
@@ -67,12 +61,27 @@ def _as_it_lies(writer: Writer, node: fx.Node, axes: Sequence[Axis], free: int) 
         return None
     if len(trace.statements) != 1 or len(trace.reads) != 1 or trace.reads[0].whole:
         return None
-    if any(axis in trace.space.splits for axis in axes[free:]):
-        return None
     (address,) = trace.statements[0].sums
     address = trace.space.resolve(address)
-    (buffer,) = trace.used.values()
-    strides = tuple(address.factor(axis) for axis in axes[free:])
-    own = {axis: address.factor(axis) for axis in axes[free:]}
+    strides = [_stride(trace.space, address, axis) for axis in axes[free:]]
+    if any(stride is None for stride in strides):
+        return None
+    (pointer,) = trace.used.values()
+    own = {leaf for axis in axes[free:] for leaf in trace.space.leaves(axis)}
     batch = Affine(0, {axis: f for axis, f in address.terms.items() if axis not in own})
-    return Operand(buffer, strides, address.constant, batch, trace.space)
+    found = tuple(stride for stride in strides if stride is not None)
+    return Operand(pointer, found, batch, trace.space)
+
+
+def _stride(space: Space, address: Affine, axis: Axis) -> int | None:
+    """By how much an address grows with an axis, also if that was split; None if not evenly."""
+    leaves = [leaf for leaf in space.leaves(axis) if leaf.size > 1]
+    if not leaves:
+        return 0
+    stride = address.factor(leaves[-1])
+    step = stride
+    for leaf in reversed(leaves):
+        if address.factor(leaf) != step:
+            return None
+        step *= leaf.size
+    return stride

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -39,6 +39,8 @@ aten = torch.ops.aten
 
 _DEAR = 3.5
 """A value that costs more than so many additions is computed once."""
+_MOST_MEMBERS = 8
+"""No kernel computes more values that have nothing to do with each other."""
 _DEEP = 24.0
 """A longer computation is cut."""
 
@@ -70,6 +72,16 @@ class Kernel:
         return [self.anchor, *self.members]
 
 
+class Piece(NamedTuple):
+    """Where a value belongs in a concatenation."""
+
+    whole: fx.Node
+    dim: int
+    start: int
+    new: frozenset[int]
+    """Dims of the whole that the value does not have."""
+
+
 class Plan:
     """The kernels of a graph, in order."""
 
@@ -90,6 +102,8 @@ class Plan:
         self._leaves: dict[fx.Node, frozenset[fx.Node]] = {}
         self._check()
         self._realise()
+        self.pieces = self._find_pieces()
+        """Values that are computed where a concatenation wants them."""
         self.kernels = self._kernels()
         self._find_stores()
 
@@ -170,6 +184,9 @@ class Plan:
             needed = family.operands(node) if family is not None else []
             if node.target in LOOKUPS:
                 needed = [storage_of(node.args[0])]  # type: ignore[arg-type]
+            if node.target is aten.cat.default:
+                needed = [_without_new_dims(value)[0] for value in node.args[0]]  # type: ignore
+                needed = [value for value in needed if value.target in POINTWISE]
             for operand in needed:
                 base = self.base(operand)
                 if base.op != "placeholder":
@@ -177,6 +194,24 @@ class Plan:
         self._realise_results()
         self._realise_dear()
         self._leaves.clear()
+
+    def _find_pieces(self) -> dict[fx.Node, Piece]:
+        found: dict[fx.Node, Piece] = {}
+        for node in self.nodes:
+            if node.target is not aten.cat.default:
+                continue
+            values: Any = node.args[0]
+            dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+            dim %= len(shape_of(node))
+            start = 0
+            for value in values:
+                made, new = _without_new_dims(value)
+                kept = made in self.targets or made in map(storage_of, self.outputs)
+                same = dtype_of(made) is dtype_of(node)
+                if made in self.realised and made not in found and not kept and same:
+                    found[made] = Piece(node, dim, start, new)
+                start += shape_of(value)[dim]
+        return found
 
     def _need(self, node: fx.Node) -> None:
         if node.target in CONSTANTS or node.target in RULES:
@@ -243,7 +278,7 @@ class Plan:
                 continue
             family = self._family(node)
             if family is None:
-                joined = self._join(node)
+                joined = self._join(node) or self._join_beside(node, kernels)
                 if joined is not None:
                     self.kernel_of[node] = joined
                     continue
@@ -266,6 +301,27 @@ class Plan:
             return None
         kernel.members.append(node)
         kernel.maps[node] = radix
+        if node in self.targets and not self._may_overwrite(node, kernel):
+            kernel.members.pop()
+            del kernel.maps[node]
+            return None
+        return kernel
+
+    def _join_beside(self, node: fx.Node, kernels: Sequence[Kernel]) -> Kernel | None:
+        """The last elementwise kernel, if it is of the same shape and all that is read is there."""
+        if not kernels or kernels[-1].family is not self._elementwise:
+            return None
+        kernel = kernels[-1]
+        ready = all(
+            self.kernel_of[leaf].position < kernel.position
+            for leaf in self.leaves(node)
+            if leaf.op != "placeholder"
+        )
+        full = len(kernel.members) >= _MOST_MEMBERS
+        if full or not ready or shape_of(node) != shape_of(kernel.anchor):
+            return None
+        kernel.maps[node] = kernel.map(kernel.anchor)
+        kernel.members.append(node)
         if node in self.targets and not self._may_overwrite(node, kernel):
             kernel.members.pop()
             del kernel.maps[node]
@@ -352,6 +408,15 @@ class Plan:
                     wanted.add(leaf)
         for kernel in self.kernels:
             kernel.stores_anchor = kernel.anchor in wanted or not kernel.members
+
+
+def _without_new_dims(node: fx.Node) -> tuple[fx.Node, frozenset[int]]:
+    """The value behind an unsqueeze, and the dim that was added."""
+    if node.target is not aten.unsqueeze.default:
+        return node, frozenset()
+    source, dim = node.args[:2]
+    assert isinstance(source, fx.Node) and isinstance(dim, int)
+    return source, frozenset({dim % len(shape_of(node))})
 
 
 _SEVERAL = frozenset({aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default})

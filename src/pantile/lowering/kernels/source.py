@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from torch import fx
 
-from pantile.lowering.kernels.memory import Buffer, Place, place_buffers
+from pantile.lowering.kernels.memory import Buffer, Place, Pointer, place_buffers
 from pantile.lowering.kernels.types import dtype_of
 from pantile.lowering.kernels.writer import Function, Writer
 
@@ -27,7 +27,7 @@ TEMPLATES = (
     "program.h",
 )
 
-_BUFFER = re.compile(r"\bb\d+\b")
+_BUFFER = re.compile(r"\bb\d+(?:_\d+)?\b")
 _AXIS = re.compile(r"(?<![A-Za-z0-9])x\d+[oi]*")
 
 
@@ -75,15 +75,15 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
 def _place(writer: Writer) -> int:
     lives: dict[Buffer, list[int]] = {}
     for place, function in enumerate(writer.functions):
-        for buffer in function.used:
-            if buffer.place is Place.ARENA:
-                lives.setdefault(buffer, []).append(place)
+        for pointer in function.used:
+            if pointer.buffer.root.place is Place.ARENA:
+                lives.setdefault(pointer.buffer.root, []).append(place)
     return place_buffers((b, min(used), max(used)) for b, used in lives.items())
 
 
 def _canonical(function: Function) -> tuple[str, str]:
     """Parameters and text, with names that are the same for equal kernels."""
-    numbers = {buffer.name: f"p{i}" for i, buffer in enumerate(function.used)}
+    numbers = {pointer.name: f"p{i}" for i, pointer in enumerate(function.used)}
     axes: dict[str, str] = {}
 
     def axis(found: re.Match[str]) -> str:
@@ -91,23 +91,26 @@ def _canonical(function: Function) -> tuple[str, str]:
 
     text = _AXIS.sub(axis, function.text)
     text = _BUFFER.sub(lambda found: numbers[found[0]], text)
-    parameters = "".join(f", {b.cpp}* __restrict {numbers[b.name]}" for b in function.used)
+    parameters = "".join(f", {p.buffer.cpp}* {numbers[p.name]}" for p in function.used)
     return parameters, text
 
 
 def _call(function: Function, name: str, number: int) -> str:
-    arguments = ", ".join(_pointer(buffer) for buffer in function.used)
+    arguments = ", ".join(_pointer(pointer) for pointer in function.used)
     text = f"RUN({number}, {name}(t, T, context, scratch, {arguments})); meet(context, T);"
     return text + (" if (context->failed) return;" if function.can_fail else "")
 
 
-def _pointer(buffer: Buffer) -> str:
+def _pointer(pointer: Pointer) -> str:
+    buffer = pointer.buffer.root
+    first = pointer.offset + pointer.buffer.start_in_root
     where = {
         Place.INPUT: f"context->inputs[{buffer.number}]",
         Place.OUTPUT: f"context->results[{buffer.number}]",
         Place.ARENA: f"(arena + {buffer.offset})",
     }
-    return f"({buffer.cpp}*){where[buffer.place]}"
+    offset = f" + {first}" if first else ""
+    return f"({buffer.cpp}*){where[buffer.place]}{offset}"
 
 
 def _frame(writer: Writer, arena: int) -> str:

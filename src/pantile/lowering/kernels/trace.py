@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels.index import Affine, Index, Space
-from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.memory import Buffer, Pointer
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.types import cpp, dtype_of, literal, shape_of
 
@@ -67,7 +67,7 @@ class Trace:
     space: Space = field(default_factory=Space)
     statements: list[Statement] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    used: dict[str, Buffer] = field(default_factory=dict)
+    used: dict[str, Pointer] = field(default_factory=dict)
     given: dict[fx.Node, str] = field(default_factory=dict)
     """Values that are at hand under a name."""
     asked: list[Read] = field(default_factory=list)
@@ -128,7 +128,8 @@ class Trace:
         if self.probing:
             return "0"
         buffer = self._buffer(node)
-        return self.state(buffer.cpp, f"{buffer.name}[{{0}}]", (), [buffer.address(index)])
+        pointer, rest = self.point(buffer, buffer.address(index))
+        return self.state(buffer.cpp, f"{pointer.name}[{{0}}]", (), [rest])
 
     def load_at(self, node: fx.Node, index: Sequence[Affine], dim: int, place: str) -> str:
         """Read a value where a computed number says, in one dim."""
@@ -137,14 +138,20 @@ class Trace:
             return "0"
         buffer = self._buffer(node)
         fixed = [Affine() if d == dim else part for d, part in enumerate(index)]
-        text = f"{buffer.name}[{{0}} + {place} * {buffer.strides[dim]}]"
-        return self.state(buffer.cpp, text, [place], [buffer.address(fixed)])
+        pointer, rest = self.point(buffer, buffer.address(fixed))
+        text = f"{pointer.name}[{{0}} + {place} * {buffer.strides[dim]}]"
+        return self.state(buffer.cpp, text, [place], [rest])
+
+    def point(self, buffer: Buffer, address: Affine) -> tuple[Pointer, Affine]:
+        """A pointer the kernel must be given, and what is to be added to it."""
+        pointer, rest = Pointer.to(buffer, address)
+        self.used[pointer.name] = pointer
+        return pointer, rest
 
     def _buffer(self, node: fx.Node) -> Buffer:
         buffer = self.values.buffer(node)
         if buffer is None:
             raise Refused(f"{node} is read before it is computed")
-        self.used[buffer.name] = buffer
         return buffer
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from pantile.lowering.kernels.expressions import storage_of
-from pantile.lowering.kernels.memory import Buffer, Place, dense_strides, extent
+from pantile.lowering.kernels.memory import Buffer, Place, Pointer, dense_strides, extent
 from pantile.lowering.kernels.plan import Kernel, Plan, conv_graph
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.types import MOST_ELEMENTS, cpp, dtype_of, shape_of
@@ -25,7 +25,7 @@ class Function:
     """One call of a kernel."""
 
     text: str
-    used: tuple[Buffer, ...]
+    used: tuple[Pointer, ...]
     note: str
     can_fail: bool
 
@@ -91,9 +91,27 @@ class Writer:
                 raise Refused("a result with gaps")
             number = self.returned[node]
             return self._new(cpp(value.dtype), shape, strides, Place.OUTPUT, number)
+        part = self._part_of(node)
+        if part is not None:
+            return part
         if order is None and self.images and len(shape) == 4:
             order = CHANNELS_LAST
         return self._new(cpp(dtype_of(node)), shape, dense_strides(shape, order))
+
+    def _part_of(self, node: fx.Node) -> Buffer | None:
+        """Memory inside that of the concatenation a value is a piece of: nothing to copy then."""
+        found = self.plan.pieces.get(node)
+        if found is None:
+            return None
+        whole, dim, start, new = found
+        parent = self.allocate(whole)
+        strides = [stride for d, stride in enumerate(parent.strides) if d not in new]
+        name = f"b{len(self.buffers)}"
+        first = start * parent.strides[dim]
+        part = Buffer(name, parent.cpp, shape_of(node), tuple(strides), parent.place, parent.number)
+        part.within, part.start, part.size = parent, first, extent(part.shape, part.strides)
+        self.buffers.append(part)
+        return part
 
     def member_order(self, kernel: Kernel, node: fx.Node, order: Sequence[int]) -> list[int]:
         """The order of a member's dims, like the anchor's."""
@@ -103,10 +121,12 @@ class Writer:
         dims = [dim for part in order for dim in radix[part]]
         return [dim for dim in range(len(shape_of(node))) if dim not in dims] + dims
 
-    def function(self, text: str, used: Mapping[str, Buffer] | Iterable[Buffer], note: str) -> None:
+    def function(
+        self, text: str, used: Mapping[str, Pointer] | Iterable[Pointer], note: str
+    ) -> None:
         """A kernel, to be run after the ones before."""
-        buffers = tuple(used.values() if isinstance(used, Mapping) else used)
-        self.functions.append(Function(text, buffers, note, "failed" in text))
+        pointers = tuple(used.values() if isinstance(used, Mapping) else used)
+        self.functions.append(Function(text, pointers, note, "failed" in text))
 
     def need_scratch(self, floats: str) -> None:
         """A thread needs so many floats of its own."""

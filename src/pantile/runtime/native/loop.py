@@ -41,7 +41,7 @@ _Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 # torch.empty for the CPU, without the way through torch's dispatcher, which takes 1 µs. No mode or
 # default device can send it elsewhere, so there is memory behind the result.
-_empty: Callable[..., Tensor] = torch._C._dynamo.guards._empty_strided_cpu
+_empty: Callable[..., Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 _data_ptr = Tensor.data_ptr
 
 

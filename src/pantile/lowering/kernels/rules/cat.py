@@ -29,8 +29,23 @@ class Cat(Family):
         dim %= len(shape_of(node))
         start = 0
         for piece in pieces:
-            _write(writer, node, piece, dim, start)
+            if not _lies_there(writer, node, piece, start):
+                _write(writer, node, piece, dim, start)
             start += shape_of(piece)[dim]
+
+
+def _lies_there(writer: Writer, node: fx.Node, piece: fx.Node, start: int) -> bool:
+    """Was the piece computed in its place?"""
+    made = writer.plan.base(piece)
+    place = writer.plan.pieces.get(made)
+    buffer = writer.plan.buffer(made)
+    return (
+        place is not None
+        and place.whole is node
+        and place.start == start
+        and buffer is not None
+        and buffer.within is writer.plan.buffer(node)
+    )
 
 
 def _write(writer: Writer, node: fx.Node, piece: fx.Node, dim: int, start: int) -> None:
@@ -40,6 +55,5 @@ def _write(writer: Writer, node: fx.Node, piece: fx.Node, dim: int, start: int) 
     value = trace.cast(trace.value(piece, index_of(axes)), dtype_of(piece), dtype_of(node))
     index = list(index_of(axes))
     index[dim] += start
-    trace.used[buffer.name] = buffer
-    store = Store(buffer, buffer.address(index), value)
+    store = Store.at(trace, buffer, index, value)
     writer.function(nest(trace, axes, [store]), trace.used, f"piece of {node.name}")

@@ -12,7 +12,7 @@ from torch import fx
 from pantile.lowering.kernels.emission import ACC, epilogue, stores_of
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis
-from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.memory import Buffer, Pointer
 from pantile.lowering.kernels.operand import Operand, strided
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
@@ -89,8 +89,8 @@ class ConvForward(_Conv):
         if node.args[2] is not None:
             term = trace.operand(node.args[2], [Affine.of(axes[1])], torch.float32)
             trace.given[node] = trace.state("float", f"{ACC} + {term}", [ACC, term])
-        call = f"conv_forward<{form}>({x.pointer}, {packed.name}"
-        emit_images(kernel, writer, trace, axes, call, [x.buffer, packed])
+        call = f"conv_forward<{form}>({x.pointer.name}, {packed.name}"
+        emit_images(kernel, writer, trace, axes, call, [x.pointer, Pointer(packed)])
 
 
 class ConvInput(_Conv):
@@ -104,9 +104,9 @@ class ConvInput(_Conv):
         shapes = shape_of(node), shape_of(weight), shape_of(gradient)
         form = _form(self.geometry(node), shapes, None, dy)
         packed = _packed(writer, weight, form, "input")
-        call = f"conv_input<{form}>({dy.pointer}, {packed.name}"
+        call = f"conv_input<{form}>({dy.pointer.name}, {packed.name}"
         axes = named_axes(node, "n c h w")
-        emit_images(kernel, writer, Trace(writer.plan), axes, call, [dy.buffer, packed])
+        emit_images(kernel, writer, Trace(writer.plan), axes, call, [dy.pointer, Pointer(packed)])
 
 
 class ConvWeight(_Conv):
@@ -127,11 +127,11 @@ class ConvWeight(_Conv):
         stores = stores_of(writer, kernel, trace, axes, None)
         before, body = epilogue(trace, stores, [kh, kw, i], o, "first")
         text = (
-            f"{before}\nconv_weight<{form}>({x.pointer}, {dy.pointer}, scratch, t, T,"
+            f"{before}\nconv_weight<{form}>({x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
             f" [&](int kh, int kw, int i, int first, int count, const float* row) INLINE_CALL"
             f" {{ {body} }});"
         )
-        used = {**trace.used, x.buffer.name: x.buffer, dy.buffer.name: dy.buffer}
+        used = {**trace.used, x.pointer.name: x.pointer, dy.pointer.name: dy.pointer}
         writer.function(text, used, f"convolution, to weight {node.name}")
 
 
@@ -146,7 +146,7 @@ def emit_images(
     trace: Trace,
     axes: list[Axis],
     call: str,
-    read: Sequence[Buffer],
+    read: Sequence[Pointer],
 ) -> None:
     """A kernel that gives its results pixel by pixel, channels side by side."""
     n, c, h, w = axes
@@ -157,7 +157,7 @@ def emit_images(
         " [&](int n, int h, int w, int first, int count, const float* row) INLINE_CALL"
         f" {{ {body} }});"
     )
-    used = {**trace.used, **{buffer.name: buffer for buffer in read}}
+    used = {**trace.used, **{pointer.name: pointer for pointer in read}}
     writer.function(text, used, f"{call.partition('<')[0]} {kernel.anchor.name}")
 
 
@@ -198,7 +198,7 @@ def _packed(writer: Writer, weight: fx.Node, form: str, order: str) -> Buffer:
     packed = writer.temporary([(panels + _PANEL) * rest * kh * kw])
     text = (
         f"static_assert({form}::packed_{order} <= {packed.size});"
-        f"\npack_{order}<{form}>({plain.pointer}, {packed.name}, t, T);"
+        f"\npack_{order}<{form}>({plain.pointer.name}, {packed.name}, t, T);"
     )
-    writer.function(text, [plain.buffer, packed], f"packs {weight.name}")
+    writer.function(text, [plain.pointer, Pointer(packed)], f"packs {weight.name}")
     return packed

@@ -46,6 +46,5 @@ def copy(writer: Writer, node: fx.Node, buffer: Buffer, note: str) -> None:
     trace = Trace(writer.plan)
     axes = [Axis(size) for size in shape_of(node)]
     value = trace.value(node, index_of(axes))
-    store = Store(buffer, buffer.address(index_of(axes)), value)
-    trace.used[buffer.name] = buffer
+    store = Store.at(trace, buffer, index_of(axes), value)
     writer.function(nest(trace, axes, [store]), trace.used, f"{note} {node.name}")

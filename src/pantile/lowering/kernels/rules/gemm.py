@@ -85,18 +85,18 @@ class _Product:
         gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}>"
         self.writer.need_scratch(f"{gemm}::scratch")
         text = before + self._call(gemm, outer, body, a, b)
-        used = {**trace.used, a.buffer.name: a.buffer, b.buffer.name: b.buffer}
+        used = {**trace.used, a.pointer.name: a.pointer, b.pointer.name: b.pointer}
         self.writer.function(text, used, f"product {m}x{n}x{self.k} {self.kernel.anchor.name}")
 
     def _call(self, gemm: str, outer: Axis, body: str, a: Operand, b: Operand) -> str:
         parameters = f"int {outer.name}, int first, int count, const float* row"
         text = f"\nauto ep = [&]({parameters}) INLINE_CALL {{ {body} }};"
         if self.batch is None:
-            return f"{text}\ngemm<{gemm}>({a.pointer}, {b.pointer}, scratch, t, T, ep);"
+            return f"{text}\ngemm<{gemm}>({a.pointer.name}, {b.pointer.name}, scratch, t, T, ep);"
         name, size = self.batch.name, self.batch.size
         places = "".join(
             f"\nconst float* {side}; {{ {decoded(x.space, self.batch)}"
-            f" {side} = {x.pointer} + {x.space.resolve(x.batch).code()}; }}"
+            f" {side} = {x.pointer.name} + {x.space.resolve(x.batch).code()}; }}"
             for side, x in (("left", a), ("right", b))
         )
         return (

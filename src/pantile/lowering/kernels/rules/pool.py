@@ -40,11 +40,11 @@ class _Pool(Family):
         """Write the kernel."""
         node = kernel.anchor
         given = [image(writer, argument) for argument in self.operands(node)]
-        pointers = ", ".join(operand.pointer for operand in given)
+        pointers = ", ".join(operand.pointer.name for operand in given)
         call = f"{self.function}<{_form(node, given)}>({pointers}"
         axes = named_axes(node, "n c h w")
-        buffers = [operand.buffer for operand in given]
-        emit_images(kernel, writer, Trace(writer.plan), axes, call, buffers)
+        read = [operand.pointer for operand in given]
+        emit_images(kernel, writer, Trace(writer.plan), axes, call, read)
 
 
 class MaxPool(_Pool):

@@ -14,6 +14,7 @@ from pantile.lowering.kernels.emission import placed
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis, index_of
 from pantile.lowering.kernels.loops import loop
+from pantile.lowering.kernels.memory import Pointer
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
@@ -79,5 +80,5 @@ class ScatterAdd(Family):
             f" {buffer.name}[{place} * {step} + column * {side}] += {chosen} ? {row} : 0; }}"
         )
         text += "}" * (len(levels) + 1)
-        used = {**trace.used, **start.used, buffer.name: buffer}
+        used = {**trace.used, **start.used, buffer.name: Pointer(buffer)}
         writer.function(text, used, f"sums at places {node.name}")

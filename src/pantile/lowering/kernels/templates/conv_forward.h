@@ -15,8 +15,10 @@
 
 #pragma once
 
-// Floats of a strip: of its source, in the second cache, and of the sums that wait between chunks.
-constexpr i64 CONV_SOURCE_FLOATS = 64 * 1024, CONV_WAITING_FLOATS = 6 * 1024;
+// Floats of a strip: of its source and its result, in the second cache, and of the sums that wait
+// between chunks.
+constexpr i64 CONV_SOURCE_FLOATS = 64 * 1024, CONV_RESULT_FLOATS = 16 * 1024;
+constexpr int CONV_WAITING_FLOATS = 6 * 1024;
 
 // How the pixels of a row meet the columns of its source: pixel i, tap j reads column
 // i * STEP + OFFSET + j * NEXT of WIDTH, its K channels in chunks; columns are XW apart, images XN.
@@ -74,6 +76,7 @@ INLINE void conv_add(const float* x, const float* panel, int count,
         UNROLLED for (int v = 0; v < G::NV; v++) sums[image][i][v] += pixel * weights[v];
       }
   };
+  x = conv_afresh(x);
   if constexpr (G::K <= 4) {
     UNROLLED for (int k = 0; k < G::K; k++) step(k);
   } else {
@@ -94,14 +97,14 @@ INLINE void conv_taps(const float* x, const float* panel, int count,
     }();
     const float* from = x + (G::OFFSET + J * G::NEXT) * G::XW;
     const float* weights = panel + (i64)J * G::WTAP;
-    if constexpr (RUN > 1) {
+    if constexpr (RUN > 1 && RUN * G::K > 9) {
       ROLLED for (int j = 0; j < RUN; j++)
         conv_add<G, IMAGES, WIDE, 0, WIDE>(from + j * G::NEXT * G::XW, weights + (i64)j * G::WTAP,
                                            count, sums);
     } else if constexpr (FROM < TO) {
       conv_add<G, IMAGES, WIDE, FROM, TO>(from, weights, count, sums);
     }
-    conv_taps<G, TILE, IMAGES, WIDE, J + conv_max(1, RUN)>(x, panel, count, sums);
+    conv_taps<G, TILE, IMAGES, WIDE, J + (RUN * G::K > 9 ? conv_max(1, RUN) : 1)>(x, panel, count, sums);
   }
 }
 
@@ -179,8 +182,10 @@ struct ConvPixels {
   static constexpr i64 PANEL = (i64)D::ROWTAPS * D::WROW * CHUNKS;
   static constexpr i64 SOURCE = D::SOURCE_ROW * IMAGES;
   // With several chunks all rows of a strip wait for the next chunk, else each is done at once.
-  static constexpr int STRIP =
-      conv_max(1, CHUNKS > 1 ? CONV_WAITING_FLOATS / UNIT : CONV_SOURCE_FLOATS / SOURCE);
+  static constexpr int STRIP = conv_max(
+      1, CHUNKS > 1 ? CONV_WAITING_FLOATS / UNIT
+                    : conv_min(CONV_SOURCE_FLOATS / SOURCE,
+                               CONV_RESULT_FLOATS / (D::WIDTH * IMAGES * D::CHANNELS)));
   static constexpr int WAITING = CHUNKS > 1 ? STRIP : 1;
 
   const float *source, *packed;

@@ -3,47 +3,58 @@
 //   sums [kh][kw][ic][NR]  +=  x[pixel + tap][ic] * dy[pixel][NR]      for the pixels the tap hits
 //
 //   for some panels, whose sums stay in the second cache:
-//     for each strip of pixels, whose x and dy stay in the nearest:
+//     for each strip of pixels:
 //       every tile of every panel goes through the strip with its sums in registers.
 //
-// Many inputs: a tile is some inputs of one tap; the pixels of a tap are a rectangle, so nothing is
-// multiplied by padding. Few inputs (a first layer): a tile is all inputs of many taps, which read
-// a copy of the strip of x with the padding written out (it is small). Threads share the tiles.
+// Many inputs: a tile is a part of the inputs of one tap; the pixels of a tap are a rectangle, so
+// nothing is multiplied by padding. All taps of a part read the same copy of the strip, in which
+// the part's inputs lie side by side, so it stays in the nearest cache, as the panel's copy of dy.
+// Few inputs (a first layer): a tile is all inputs of many taps, which read a copy of the strip of
+// x with the padding written out (it is small). Threads share the tiles.
 
 #pragma once
 
-// Floats of x and dy that make a strip, and of sums kept at a time.
-constexpr i64 CONV_NEAR_FLOATS = 8 * 1024, CONV_SUMS_FLOATS = 80 * 1024;
+#ifndef PX
+#define PX 160
+#endif
+// Pixels of a strip, and floats of sums kept at a time.
+constexpr int CONV_STRIP_PIXELS = PX, CONV_SUMS_FLOATS = 80 * 1024;
 
 template <class C>
 struct ConvWeightSizes {
   static constexpr int MOST = REGISTERS - 4;  // rows of a tile one vector wide
   static constexpr bool FEW = C::IC <= 4 && C::KW * C::IC <= MOST;
-  static constexpr int NR = FEW ? LANES : LANES * conv_vectors(C::OC), NV = NR / LANES;
+  static constexpr int NV = FEW && C::OC <= 2 * LANES ? 1 : conv_vectors(C::OC), NR = NV * LANES;
   static constexpr int PANELS = conv_ceil(C::OC, NR), REST = C::OC % NR;
 
-  // Tiles of one panel, their rows, and the rows of the last: of each tap, or (FEW) of all.
+  // Rows that lie alike in x: the inputs of a tap, or (FEW) those of all taps or of a row of taps.
+  // They make PARTS tiles of MR rows, the last of LAST.
   static constexpr int TAPS = C::KH * C::KW, ROWS = TAPS * C::IC;
-  static constexpr int PARTS = FEW ? 1 : conv_ceil(C::IC, conv_pixels(NV));
-  static constexpr int MR = !FEW ? conv_ceil(C::IC, PARTS) : ROWS <= MOST ? ROWS : C::KW * C::IC;
-  static constexpr int LAST = FEW ? MR : C::IC - (PARTS - 1) * MR;
-  static constexpr int TILES = FEW ? ROWS / MR : TAPS * PARTS;
+  static constexpr int ALIKE = !FEW ? C::IC : ROWS <= MOST ? ROWS : C::KW * C::IC;
+  static constexpr int PARTS = conv_ceil(ALIKE, FEW && NV == 1 ? MOST : conv_pixels(NV));
+  static constexpr int MR = conv_ceil(ALIKE, PARTS), LAST = ALIKE - (PARTS - 1) * MR;
+  static constexpr int GROUPS = ROWS / ALIKE, TILES = GROUPS * PARTS;
 
-  static constexpr i64 ROW_FLOATS = (i64)C::SH * C::W * C::IC + (i64)C::OW * NR * (FEW ? PANELS : 1);
-  static constexpr int STRIP_ROWS =
-      conv_min(C::OH, conv_max(conv_ceil(64, C::OW), (int)(CONV_NEAR_FLOATS / ROW_FLOATS)));
+  // A strip is some rows of one image, or some whole images; of x it reads HEIGHT rows at most.
+  static constexpr int STRIP_ROWS = conv_min(C::OH, conv_max(1, CONV_STRIP_PIXELS / C::OW));
   static constexpr int STRIP_IMAGES =
-      STRIP_ROWS < C::OH
-          ? 1
-          : conv_min(C::N, conv_max(1, (int)(CONV_NEAR_FLOATS / (ROW_FLOATS * C::OH))));
+      STRIP_ROWS < C::OH ? 1 : conv_min(C::N, conv_max(1, CONV_STRIP_PIXELS / (C::OH * C::OW)));
+  static constexpr int REACH = (STRIP_ROWS - 1) * C::SH + (C::KH - 1) * C::DH + 1;
 
-  // The copy of x for few inputs: rows and columns that the taps of a strip read.
-  static constexpr bool PADDED = FEW && (C::PH || C::PW);
-  static constexpr int COPY_WIDTH = ((C::OW - 1) * C::SW + (C::KW - 1) * C::DW + 1) * C::IC;
-  static constexpr int COPY_HEIGHT = (STRIP_ROWS - 1) * C::SH + (C::KH - 1) * C::DH + 1;
-  static constexpr i64 COPY = PADDED ? (i64)STRIP_IMAGES * COPY_HEIGHT * COPY_WIDTH : 0;
-  // The copy of a strip of dy, where the last panel's outputs do not fill it.
-  static constexpr i64 OUTPUTS = REST ? (i64)STRIP_IMAGES * STRIP_ROWS * C::OW * NR : 0;
+  // The copy of x: for few inputs with its padding, else by parts, where the taps are worth it.
+  static constexpr bool PADDED = FEW && (C::PH || C::PW), PARTED = !FEW && TAPS >= 4;
+  static constexpr int HEIGHT = PADDED ? REACH : conv_min(C::H, REACH);
+  static constexpr int PIXEL = PADDED ? C::IC : PARTED ? MR : C::XW;
+  static constexpr int WIDTH = PADDED ? (C::OW - 1) * C::SW + (C::KW - 1) * C::DW + 1 : C::W;
+  static constexpr int ROW = PADDED || PARTED ? WIDTH * PIXEL : C::XH;
+  static constexpr i64 IMAGE = PADDED || PARTED ? (i64)HEIGHT * ROW : C::XN;
+  static constexpr i64 PART = PARTED ? STRIP_IMAGES * IMAGE + LANES : MR;
+  static constexpr i64 COPY =
+      PARTED ? PARTS * PART : PADDED ? STRIP_IMAGES * IMAGE : 0;
+
+  // The copy of a panel's dy, where its outputs are not all there are (the last may be filled up).
+  static constexpr bool COPIED = REST || (!FEW && PANELS > 1 && ROWS >= 32);
+  static constexpr i64 OUTPUTS = COPIED ? (i64)STRIP_IMAGES * STRIP_ROWS * C::OW * NR : 0;
 
   static constexpr i64 SUMS = (i64)ROWS * NR;
   static constexpr int KEPT = conv_min(PANELS, conv_max(1, (int)(CONV_SUMS_FLOATS / SUMS)));
@@ -54,9 +65,10 @@ struct ConvWeightSizes {
 struct ConvInputs {
   static constexpr int at(int row) { return row; }
 };
-template <int IC, int KW, int COLUMN, int ROW>
+template <int IC, int KW, int COLUMN, int ROW, int FIRST>
 struct ConvTaps {
   static constexpr int at(int row) {
+    row += FIRST;
     return row / (IC * KW) * ROW + row / IC % KW * COLUMN + row % IC;
   }
 };
@@ -85,6 +97,7 @@ APART void conv_sum(const float* x, const float* dy, ConvStrip strip, float* sum
           UNROLLED for (int v = 0; v < NV; v++) kept[r][v] += input * outputs[v];
         }
         from += XSTEP, by += DSTEP;
+        if constexpr (MR * NV > REGISTERS / 2) from = conv_afresh(from);
       }
     }
   UNROLLED for (int r = 0; r < MR; r++)
@@ -95,99 +108,134 @@ template <class C>
 struct ConvWeight : ConvWeightSizes<C> {
   using S = ConvWeightSizes<C>;
 
-  // Copies the last panel's outputs of each pixel of a strip to rows of NR, zeros behind them.
+  // Copies COUNT outputs of each pixel of a strip to rows of NR, zeros behind them.
+  template <int COUNT>
   APART void copy_outputs(const float* dy, int images, int rows, float* copy) {
     ROLLED for (int image = 0; image < images; image++)
-      ROLLED for (int row = 0; row < rows; row++)
-        ROLLED for (int column = 0; column < C::OW; column++, copy += S::NR) {
-          const float* from = dy + (i64)image * C::YN + (i64)row * C::YH + (i64)column * C::YW;
-          ROLLED for (int i = 0; i < S::NR; i++) copy[i] = i < S::REST ? from[i] : 0.0f;
-        }
-  }
-
-  // Copies the rows of x from `top` on that a strip reads, with their padding.
-  APART void copy_inputs(const float* x, int images, int top, float* copy) {
-    constexpr int LEFT = C::PW, RIGHT = C::W + C::PW;  // columns of the copy x covers
-    ROLLED for (int image = 0; image < images; image++)
-      ROLLED for (int row = top; row < top + S::COPY_HEIGHT; row++, copy += S::COPY_WIDTH) {
-        const float* from = x + (i64)image * C::XN + (i64)row * C::XH;
-        bool outside = row < 0 || row >= C::H;
-        ROLLED for (int i = 0; i < S::COPY_WIDTH; i++) {
-          int column = i / C::IC;
-          bool zero = outside || column < LEFT || column >= RIGHT;
-          copy[i] = zero ? 0.0f : from[(column - LEFT) * C::XW + i % C::IC];
+      ROLLED for (int row = 0; row < rows; row++) {
+        const float* from = dy + (i64)image * C::YN + (i64)row * C::YH;
+        ROLLED for (int column = 0; column < C::OW; column++, copy += S::NR, from += C::YW) {
+          if constexpr (COUNT == S::NR)
+            UNROLLED for (int i = 0; i < S::NR; i += LANES) store(copy + i, load(from + i));
+          else ROLLED for (int i = 0; i < S::NR; i++) copy[i] = i < COUNT ? from[i] : 0.0f;
         }
       }
   }
 
-  // A tile of some inputs of one tap: of the strip, the rectangle of pixels that the tap hits.
+  // Copies the rows of x from `top` on that a strip reads, with their padding.
+  APART void copy_padded(const float* x, int images, int top, float* copy) {
+    ROLLED for (int image = 0; image < images; image++)
+      ROLLED for (int row = top; row < top + S::HEIGHT; row++, copy += S::ROW) {
+        constexpr int COLUMNS = conv_max(0, conv_min(C::W, S::WIDTH - C::PW));
+        memset(copy, 0, sizeof(float) * S::ROW);
+        if (row < 0 || row >= C::H) continue;
+        const float* from = x + (i64)image * C::XN + (i64)row * C::XH;
+        float* to = copy + C::PW * C::IC;
+        if constexpr (C::XW == C::IC) memcpy(to, from, sizeof(float) * COLUMNS * C::IC);
+        else ROLLED for (int column = 0; column < COLUMNS; column++)
+          ROLLED for (int i = 0; i < C::IC; i++) to[column * C::IC + i] = from[column * C::XW + i];
+      }
+  }
+
+  // Copies `rows` rows of x (of each image) by parts: whole vectors, each over the end of the last.
+  APART void copy_parts(const float* x, int images, int rows, float* copy) {
+    ROLLED for (int image = 0; image < images; image++)
+      ROLLED for (int row = 0; row < rows; row++)
+        ROLLED for (int part = 0; part < S::PARTS; part++) {
+          const float* from = x + (i64)image * C::XN + (i64)row * C::XH + part * S::MR;
+          float* to = copy + part * S::PART + image * S::IMAGE + (i64)row * S::ROW;
+          bool inside = part * S::MR + LANES <= C::IC;
+          int count = part < S::PARTS - 1 ? S::MR : S::LAST;
+          ROLLED for (int column = 0; column < C::W; column++, from += C::XW, to += S::MR) {
+            if (S::MR <= LANES && inside) store(to, load(from));
+            else ROLLED for (int i = 0; i < count; i++) to[i] = from[i];
+          }
+        }
+  }
+
+  // A tile of a part of the inputs of one tap: of the strip, the rectangle that the tap hits.
+  // x points at row `x_top` of the strip's first image.
   template <int DSTEP>
-  INLINE void inputs_tile(int at, const float* x, const float* dy, ConvStrip strip, int top,
-                          float* sums, bool fresh) {
-    int part = at % S::PARTS, kw = at / S::PARTS % C::KW, kh = at / S::PARTS / C::KW;
+  INLINE void inputs_tile(int at, const float* x, int x_top, const float* dy, ConvStrip strip,
+                          int top, float* sums, bool fresh) {
+    int part = at / S::TAPS, kh = at % S::TAPS / C::KW, kw = at % C::KW;
     int column = conv_max(0, conv_ceil(C::PW - kw * C::DW, C::SW));
     int row = conv_max(top, conv_ceil(C::PH - kh * C::DH, C::SH));
     int bottom = conv_min(top + strip.rows, conv_ceil(C::H + C::PH - kh * C::DH, C::SH));
     strip.columns = conv_min(C::OW, conv_ceil(C::W + C::PW - kw * C::DW, C::SW)) - column;
     strip.rows = bottom - row;
-    x += (i64)(row * C::SH - C::PH + kh * C::DH) * C::XH +
-         (i64)(column * C::SW - C::PW + kw * C::DW) * C::XW + part * S::MR;
+    x += (i64)(row * C::SH - C::PH + kh * C::DH - x_top) * S::ROW +
+         (i64)(column * C::SW - C::PW + kw * C::DW) * S::PIXEL + part * S::PART;
     dy += (row - top) * strip.dy_row + (i64)column * DSTEP;
-    sums += ((i64)(kh * C::KW + kw) * C::IC + part * S::MR) * S::NR;
     if (part < S::PARTS - 1)
-      conv_sum<ConvInputs, S::MR, S::NV, C::SW * C::XW, DSTEP>(x, dy, strip, sums, fresh);
-    else conv_sum<ConvInputs, S::LAST, S::NV, C::SW * C::XW, DSTEP>(x, dy, strip, sums, fresh);
+      conv_sum<ConvInputs, S::MR, S::NV, C::SW * S::PIXEL, DSTEP>(x, dy, strip, sums, fresh);
+    else conv_sum<ConvInputs, S::LAST, S::NV, C::SW * S::PIXEL, DSTEP>(x, dy, strip, sums, fresh);
   }
 
   // A tile of many taps of few inputs: all of them hit all pixels.
-  template <int DSTEP>
+  template <int DSTEP, int PART = 0>
   INLINE void taps_tile(int at, const float* x, const float* dy, ConvStrip strip, float* sums,
                         bool fresh) {
-    constexpr int COLUMN = S::PADDED ? C::IC : C::XW, ROW = S::PADDED ? S::COPY_WIDTH : C::XH;
-    using Rows = ConvTaps<C::IC, C::KW, C::DW * COLUMN, C::DH * ROW>;
-    constexpr int PER_ROW = C::KW * C::IC;
-    x += (i64)(at * S::MR / PER_ROW) * C::DH * ROW;
-    conv_sum<Rows, S::MR, S::NV, C::SW * COLUMN, DSTEP>(x, dy, strip, sums + (i64)at * S::MR * S::NR,
-                                                       fresh);
-  }
-
-  // The tiles [first, last) of a panel, whose strip of dy is `strip`.
-  template <int DSTEP>
-  INLINE void tiles(int first, int last, const float* x, const float* dy, ConvStrip strip, int top,
-                    float* sums, bool fresh) {
-    ROLLED for (int at = first; at < last; at++) {
-      if constexpr (S::FEW) taps_tile<DSTEP>(at, x, dy, strip, sums, fresh);
-      else inputs_tile<DSTEP>(at, x, dy, strip, top, sums, fresh);
+    using Rows = ConvTaps<C::IC, C::KW, C::DW * S::PIXEL, C::DH * S::ROW, PART * S::MR>;
+    if (PART == S::PARTS - 1 || at / S::GROUPS == PART) {
+      x += (i64)(at % S::GROUPS) * C::DH * S::ROW;
+      conv_sum<Rows, PART < S::PARTS - 1 ? S::MR : S::LAST, S::NV, C::SW * S::PIXEL, DSTEP>(
+          x, dy, strip, sums, fresh);
+    } else if constexpr (PART < S::PARTS - 1) {
+      taps_tile<DSTEP, PART + 1>(at, x, dy, strip, sums, fresh);
     }
   }
 
+  // Where a tile's rows lie in the sums of its panel, and how many they are.
+  INLINE int first_row(int tile) {
+    return tile % S::GROUPS * S::ALIKE + tile / S::GROUPS * S::MR;
+  }
+  INLINE int rows_of(int tile) { return tile / S::GROUPS < S::PARTS - 1 ? S::MR : S::LAST; }
+
   // One strip, for the tiles [start, end) of those of all panels; their sums start at panel `base`.
-  APART void strip(const float* x, const float* dy, float* scratch, int base, int start, int end,
-                   int n, int top) {
+  // done(panel, tile, sums) is called after each tile.
+  template <class Done>
+  INLINE void strip(const float* x, const float* dy, float* scratch, int base, int start, int end,
+                    int n, int top, Done done) {
     int images = conv_min(S::STRIP_IMAGES, C::N - n), rows = conv_min(S::STRIP_ROWS, C::OH - top);
-    ConvStrip strip{images, rows, C::OW, C::XN, (i64)C::SH * C::XH, C::YN, C::YH};
+    int x_top = top * C::SH - C::PH;
+    ConvStrip strip{images, rows, C::OW, S::IMAGE, (i64)C::SH * S::ROW, C::YN, C::YH};
     float *outputs = scratch + S::SUMS * S::KEPT, *inputs = outputs + S::OUTPUTS;
     x += (i64)n * C::XN, dy += (i64)n * C::YN + (i64)top * C::YH;
     if constexpr (S::PADDED) {
-      copy_inputs(x, images, top * C::SH - C::PH, inputs);
-      x = inputs, strip.x_row = C::SH * S::COPY_WIDTH;
-      strip.x_image = (i64)S::COPY_HEIGHT * S::COPY_WIDTH;
-    } else if constexpr (S::FEW) {
-      x += (i64)top * C::SH * C::XH;
+      copy_padded(x, images, x_top, inputs);
+      x = inputs;
+    } else if constexpr (S::PARTED) {
+      x_top = conv_max(0, conv_min(x_top, C::H - S::HEIGHT));
+      copy_parts(x + (i64)x_top * C::XH, images, S::HEIGHT, inputs);
+      x = inputs;
+    } else {
+      x_top = conv_max(0, x_top), x += (i64)x_top * C::XH;
     }
     bool fresh = n == 0 && top == 0;
-    ROLLED for (int panel = start / S::TILES; panel * S::TILES < end; panel++) {
-      int first = conv_max(0, start - panel * S::TILES);
-      int last = conv_min(S::TILES, end - panel * S::TILES);
-      float* sums = scratch + (panel - base) * S::SUMS;
-      if (S::REST && panel == S::PANELS - 1) {
-        copy_outputs(dy + panel * S::NR, images, rows, outputs);
-        strip.dy_row = C::OW * S::NR, strip.dy_image = rows * strip.dy_row;
-        tiles<S::NR>(first, last, x, outputs, strip, top, sums, fresh);
-      } else {
-        tiles<C::YW>(first, last, x, dy + panel * S::NR, strip, top, sums, fresh);
+    if (S::COPIED) strip.dy_row = C::OW * S::NR, strip.dy_image = rows * strip.dy_row;
+    ROLLED for (int at = start; at < end; at++) {
+      int panel = at / S::TILES, tile = at % S::TILES;
+      constexpr int DSTEP = S::COPIED ? S::NR : C::YW;
+      const float* from = dy + panel * S::NR;
+      if (S::COPIED && (at == start || tile == 0)) {
+        if (S::REST == 0 || panel < S::PANELS - 1) copy_outputs<S::NR>(from, images, rows, outputs);
+        else copy_outputs<S::REST>(from, images, rows, outputs);
       }
+      float* sums = scratch + (panel - base) * S::SUMS + (i64)first_row(tile) * S::NR;
+      const float* by = S::COPIED ? outputs : from;
+      if constexpr (S::FEW) taps_tile<DSTEP>(tile, x, by, strip, sums, fresh);
+      else inputs_tile<DSTEP>(tile, x, x_top, by, strip, top, sums, fresh);
+      done(panel, tile, sums);
     }
+  }
+
+  // All strips but the last, after which no sums are complete yet.
+  APART void strips(const float* x, const float* dy, float* scratch, int base, int start, int end) {
+    ROLLED for (int n = 0; n < C::N; n += S::STRIP_IMAGES)
+      ROLLED for (int top = 0; top < C::OH; top += S::STRIP_ROWS)
+        if (n + S::STRIP_IMAGES < C::N || top + S::STRIP_ROWS < C::OH)
+          strip(x, dy, scratch, base, start, end, n, top, [](int, int, float*) INLINE_CALL {});
   }
 };
 
@@ -195,22 +243,21 @@ struct ConvWeight : ConvWeightSizes<C> {
 template <class C, class Ep>
 INLINE void conv_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
   using S = ConvWeight<C>;
+  auto done = [&](int panel, int tile, const float* sums) INLINE_CALL {
+    int row = S::first_row(tile), end = row + S::rows_of(tile), oc = panel * S::NR;
+    ROLLED for (; row < end; row++, sums += S::NR) {
+      int tap = row / C::IC, kh = tap / C::KW, kw = tap % C::KW;
+      if (S::REST == 0 || panel < S::PANELS - 1) ep(kh, kw, row % C::IC, oc, S::NR, sums);
+      else ep(kh, kw, row % C::IC, oc, S::REST, sums);
+    }
+  };
+  constexpr int LAST_N = (C::N - 1) / S::STRIP_IMAGES * S::STRIP_IMAGES;
+  constexpr int LAST_TOP = (C::OH - 1) / S::STRIP_ROWS * S::STRIP_ROWS;
   int start = share(S::PANELS * S::TILES, t, T), end = share(S::PANELS * S::TILES, t + 1, T);
   ROLLED while (start < end) {
     int base = start / S::TILES, until = conv_min(end, (base + S::KEPT) * S::TILES);
-    ROLLED for (int n = 0; n < C::N; n += S::STRIP_IMAGES)
-      ROLLED for (int top = 0; top < C::OH; top += S::STRIP_ROWS)
-        S::strip(x, dy, scratch, base, start, until, n, top);
-    ROLLED for (; start < until; start++) {
-      int panel = start / S::TILES, tile = start % S::TILES;
-      int row = S::FEW ? tile * S::MR : tile / S::PARTS * C::IC + tile % S::PARTS * S::MR;
-      int rows = !S::FEW && tile % S::PARTS == S::PARTS - 1 ? S::LAST : S::MR;
-      const float* channels = scratch + (panel - base) * S::SUMS + (i64)row * S::NR;
-      ROLLED for (int stop = row + rows; row < stop; row++, channels += S::NR) {
-        int tap = row / C::IC, kh = tap / C::KW, kw = tap % C::KW, oc = panel * S::NR;
-        if (S::REST == 0 || panel < S::PANELS - 1) ep(kh, kw, row % C::IC, oc, S::NR, channels);
-        else ep(kh, kw, row % C::IC, oc, S::REST, channels);
-      }
-    }
+    S::strips(x, dy, scratch, base, start, until);
+    S::strip(x, dy, scratch, base, start, until, LAST_N, LAST_TOP, done);
+    start = until;
   }
 }

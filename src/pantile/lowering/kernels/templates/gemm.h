@@ -21,6 +21,9 @@
 
 #pragma once
 
+// Compiled once for all who call it; without `noclone`, gcc copies it for every caller's strides.
+#define SHARED static __attribute__((noinline, noclone))
+
 typedef int lane_mask __attribute__((vector_size(4 * LANES)));
 
 constexpr int pieces(i64 a, i64 b) { return (a + b - 1) / b; }
@@ -137,7 +140,7 @@ constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, 
   if (plan.pack_a && block > L2_BLOCK) plan.block_strips = pieces(strips, pieces(block, L2_BLOCK));
   // Every strip fetches the panel again: from L1, from L2, or from all over the pages of B.
   const bool near = 4 * i64(K) * (pack_b ? LANES * vectors : BK) < L1_PANEL;
-  const float line = near || strips == 1 ? 0 : pack_b ? 1.6f : BK < 256 ? 3 : BK % 1024 ? 4 : 6;
+  const float line = near || strips == 1 ? 0 : pack_b ? 2.6f : BK < 256 ? 3 : BK % 1024 ? 4 : 6;
   plan.cycles += tiles_cycles(M, N, K, rows, vectors, line);
   // Every panel fetches A again.
   const bool far = !plan.pack_a && i64(M) * K > (1 << 17);
@@ -161,12 +164,28 @@ constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int B
   return best;
 }
 
+// One step of `rows` times `columns` dot products; of long vectors, both sides come from L2.
+constexpr float dots_step(int rows, int columns, bool b_far, bool a_far) {
+  const float lines = 1.5f * ((b_far ? columns : 0) + (a_far ? rows : 0));
+  const float near = step_cycles(rows, columns, 0);
+  return lines > near ? lines : near;
+}
+
 constexpr GemmPlan dots_plan(int M, int N, int K, int AK) {
-  const int rows = smaller(M, 3), columns = N < 8 ? (N < 2 ? 1 : N < 4 ? 2 : 4) : 8;
-  const float step = step_cycles(rows, columns, 0) / (rows * columns);
+  GemmPlan best{};
+  best.cycles = 1e30f;
+  const bool b_far = K > 128, a_far = i64(M) * K > (1 << 13);
   const float pack = AK == 1 ? 0 : 2.f * M * K;
-  const float cycles = float(M) * N * (pieces(K, LANES) * step + 2.5f) + pack;
-  return {DOTS, rows, columns, AK != 1, false, K, 1, cycles};
+  for (int columns = 1; columns <= smaller(N, LANES / 2); columns *= 2)
+    for (int rows = 1; rows <= M && rows * (columns + 1) + 1 < REGISTERS; rows++) {
+      const int rest = M % rows;
+      float steps = M / rows * dots_step(rows, columns, b_far, a_far);
+      if (rest) steps += dots_step(rest, columns, b_far, a_far);
+      const float sums = 1.6f + 6.f / columns;  // to add up the lanes of one sum
+      const float cycles = N * (pieces(K, LANES) * steps / columns + M * sums) + pack;
+      if (cycles < best.cycles) best = {DOTS, rows, columns, AK != 1, false, K, 1, cycles};
+    }
+  return best;
 }
 
 constexpr GemmPlan turned_plan(int M, int N, int K, int AM, int AK) {
@@ -217,72 +236,85 @@ struct Gemm<M, 1, K, AM, AK, BK, BN> : GemmParts<1, M, K, 1, BK, AK, AM> {
 
 // --------------------------------------------------------------------------------------- packing
 
-// to[k][WIDTH] = the columns n < count of B, zeros beyond. Where k is contiguous, squares of
+// to[k][width] = the columns n < count of B, zeros beyond. Where k is contiguous, squares of
 // numbers are transposed in registers.
-template <int WIDTH, int COUNT, int BK, int BN>
-APART void pack_panel(const float* B, float* to, int K) {
-  constexpr int WHOLE = COUNT / LANES * LANES, REST = COUNT % LANES;
-  if constexpr (BN == 1) {
-    ROLLED for (int k = 0; k < K; k++) {
-      UNROLLED for (int j = 0; j < WHOLE; j += LANES)
-        store(to + i64(k) * WIDTH + j, load(B + i64(k) * BK + j));
-      if constexpr (REST)
-        store(to + i64(k) * WIDTH + WHOLE, load_first(B + i64(k) * BK + WHOLE, REST));
+enum Contiguous { ALONG_N, ALONG_K, NOWHERE };
+
+template <Contiguous C>
+SHARED void pack_panel(const float* B, i64 BK, i64 BN, float* to, int K, int width, int count) {
+  if constexpr (C == ALONG_N) {
+    for (int k = 0; k < K; k++, B += BK, to += width) {
+      int j = 0;
+      ROLLED for (; j + LANES <= count; j += LANES) store(to + j, load(B + j));
+      if (j < count) store(to + j, load_first(B + j, count - j));
     }
-  } else if constexpr (BK == 1) {
-    for (int j = 0; j < COUNT; j += LANES) {
-      const int columns = smaller(LANES, COUNT - j);
+  } else if constexpr (C == ALONG_K) {
+    for (int j = 0; j < count; j += LANES) {
+      const int columns = smaller(LANES, count - j);
       for (int k = 0; k < K; k += LANES) {
         const int steps = smaller(LANES, K - k);
+        const float* from = B + i64(j) * BN + k;
+        float* out = to + i64(k) * width + j;
         vec square[LANES];
         if (steps == LANES && columns == LANES) {
-          UNROLLED for (int i = 0; i < LANES; i++) square[i] = load(B + i64(j + i) * BN + k);
+          UNROLLED for (int i = 0; i < LANES; i++) square[i] = load(from + i * BN);
         } else {
-          UNROLLED for (int i = 0; i < LANES; i++)
-            square[i] = i < columns ? load_first(B + i64(j + i) * BN + k, steps) : vec{};
+          ROLLED for (int i = 0; i < LANES; i++)
+            square[i] = i < columns ? load_first(from + i * BN, steps) : vec{};
         }
         transpose(square);
-        float* out = to + i64(k) * WIDTH + j;
         if (steps == LANES) {
-          UNROLLED for (int i = 0; i < LANES; i++) store(out + i * WIDTH, square[i]);
+          UNROLLED for (int i = 0; i < LANES; i++) store(out + i * width, square[i]);
         } else {
-          UNROLLED for (int i = 0; i < LANES; i++)
-            if (i < steps) store(out + i * WIDTH, square[i]);
+          ROLLED for (int i = 0; i < steps; i++) store(out + i * width, square[i]);
         }
       }
     }
   } else {
     for (int k = 0; k < K; k++)
-      for (int j = 0; j < WIDTH; j++)
-        to[i64(k) * WIDTH + j] = j < COUNT ? B[i64(k) * BK + i64(j) * BN] : 0;
+      for (int j = 0; j < width; j++)
+        to[i64(k) * width + j] = j < count ? B[k * BK + j * BN] : 0;
   }
+}
+
+constexpr Contiguous contiguous(int BK, int BN) {
+  return BN == 1 ? ALONG_N : BK == 1 ? ALONG_K : NOWHERE;
 }
 
 // to[strip][k][ROWS] = the strips of `rows` rows of A, a few k at a time, so that the lines they
 // share stay in L1.
-template <int ROWS, int AM, int AK>
-APART void pack_strips(const float* A, float* to, int rows, int K) {
+template <int ROWS, bool CONTIGUOUS>
+SHARED void pack_strips(const float* A, i64 AM, i64 AK, float* to, int rows, int K) {
   constexpr int FEW = 16;
   for (int k0 = 0; k0 < K; k0 += FEW)
     for (int s = 0; s * ROWS < rows; s++) {
       const int steps = smaller(FEW, K - k0), here = smaller(ROWS, rows - s * ROWS);
-      const float* from = A + i64(s) * ROWS * AM + i64(k0) * AK;
+      const float* from = A + s * ROWS * AM + k0 * AK;
       float* out = to + (i64(s) * K + k0) * ROWS;
       ROLLED for (int k = 0; k < steps; k++, from += AK, out += ROWS) {
-        if (AM == 1 && here == ROWS) memcpy(out, from, 4 * ROWS);
-        else for (int i = 0; i < here; i++) out[i] = from[i64(i) * AM];
+        if (CONTIGUOUS && here == ROWS) memcpy(out, from, 4 * ROWS);
+        else for (int i = 0; i < here; i++) out[i] = from[i * AM];
       }
     }
 }
 
 // ------------------------------------------------------------------------------------------ tiles
 
+// What an epilogue will write (or read): row m of it starts at first + m * row. A tile fetches its
+// part while it multiplies, a row at a time: all at once would keep its own operands waiting.
+struct Ahead {
+  const float* first = nullptr;
+  i64 row = 0;
+};
+
 // The sums of MR rows and NV vectors of columns. Few sums would wait for each other: then U
-// successive k have sums of their own. Only the first LAST lanes of the last vector exist.
-// `before` holds the sums of earlier k, if there are any.
-template <int MR, int NV, int AM, int LAST>
-APART void outer_tile(const float* A, i64 AK, const float* B, i64 BK, int K, const float* before,
-                      float* tile) {
+// successive k have sums of their own. MASKED: only `last` lanes of the last vector exist.
+// `before` holds the sums of earlier k, if there are any. Strides are arguments, so that all
+// products share the few kinds of tiles; only many rows (AM != 0) need theirs known, for want of
+// registers to point at them.
+template <int MR, int NV, int AM, bool MASKED>
+SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const float* B, i64 BK, int K,
+                       const float* before, float* tile, int last, Ahead ahead) {
   constexpr int U = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
   vec sums[U][MR][NV];
   UNROLLED for (int u = 0; u < U; u++)
@@ -292,22 +324,33 @@ APART void outer_tile(const float* A, i64 AK, const float* B, i64 BK, int K, con
     UNROLLED for (int i = 0; i < MR; i++)
       UNROLLED for (int j = 0; j < NV; j++) sums[0][i][j] = load(before + (i * NV + j) * LANES);
   }
+  const i64 row = AM ? AM : a_row;
+  i64 at = 0;
   auto step = [&](vec(&into)[MR][NV]) INLINE_CALL {
     vec b[NV];
     UNROLLED for (int j = 0; j < NV; j++)
-      b[j] = LAST < LANES && j == NV - 1 ? load_first(B + LANES * j, LAST) : load(B + LANES * j);
+      b[j] = MASKED && j == NV - 1 ? load_first(B + LANES * j, last) : load(B + LANES * j);
     UNROLLED for (int i = 0; i < MR; i++) {
-      const vec a = spread(A[i64(i) * AM]);
+      const vec a = spread((A + i * row)[at]);
       UNROLLED for (int j = 0; j < NV; j++) into[i][j] += a * b[j];
     }
-    A += AK;
+    at += AK;
     B += BK;
   };
   int k = 0;
-  ROLLED for (; k + U <= K; k += U) {
-    UNROLLED for (int u = 0; u < U; u++) step(sums[u]);
-  }
-  if constexpr (U > 1) {
+  if constexpr (U == 1) {
+    const bool spread_out = ahead.first && K >= 64;
+    ROLLED for (int i = spread_out ? 0 : MR - 1; i < MR; i++) {
+      if (spread_out)
+        UNROLLED for (int j = 0; j < NV; j++)
+          __builtin_prefetch(ahead.first + i * ahead.row + j * LANES, 1);
+      const int end = K * (i + 1) / MR;
+      ROLLED for (; k < end; k++) step(sums[0]);
+    }
+  } else {
+    ROLLED for (; k + U <= K; k += U) {
+      UNROLLED for (int u = 0; u < U; u++) step(sums[u]);
+    }
     ROLLED for (; k < K; k++) step(sums[0]);
   }
   UNROLLED for (int i = 0; i < MR; i++)
@@ -318,13 +361,15 @@ APART void outer_tile(const float* A, i64 AK, const float* B, i64 BK, int K, con
     }
 }
 
-// LANES columns of C (rows of transposed B) times LANES rows, stored row by row of C.
-template <int BN, int LAST, int COLUMNS>
-APART void turned_tile(const float* A, i64 AK, const float* B, i64 BK, int K, float* tile) {
+// LANES columns of C (rows of transposed B) times LANES rows, stored row by row of C. The first
+// `lanes` of these rows and the first COLUMNS of these columns exist.
+template <int BN, int COLUMNS>
+SHARED void turned_tile(const float* A, i64 AK, int lanes, const float* B, i64 BK, int K,
+                        float* tile) {
   vec sums[LANES];
   UNROLLED for (int j = 0; j < LANES; j++) sums[j] = vec{};
   ROLLED for (int k = 0; k < K; k++) {
-    const vec a = LAST < LANES ? load_first(A, LAST) : load(A);
+    const vec a = load_first(A, lanes);
     UNROLLED for (int j = 0; j < COLUMNS; j++) sums[j] += a * spread(B[i64(j) * BN]);
     A += AK;
     B += BK;
@@ -333,50 +378,46 @@ APART void turned_tile(const float* A, i64 AK, const float* B, i64 BK, int K, fl
   UNROLLED for (int i = 0; i < LANES; i++) store(tile + i * LANES, sums[i]);
 }
 
-// MR x NC dot products along k, both sides contiguous.
-template <int MR, int NC, int AM, int BN, int K, int WIDTH>
-APART void dots_tile(const float* A, const float* B, float* tile) {
-  constexpr int REST = K % LANES;
+// MR x NC dot products along k, both sides contiguous; rows of the tile are `width` apart.
+template <int MR, int NC>
+SHARED void dots_tile(const float* A, i64 AM, const float* B, i64 BN, int K, float* tile,
+                      int width) {
   vec sums[MR][NC];
   UNROLLED for (int i = 0; i < MR; i++)
     UNROLLED for (int j = 0; j < NC; j++) sums[i][j] = vec{};
-  auto step = [&](auto&& get, int k) INLINE_CALL {
+  auto step = [&](auto&& get, i64 k) INLINE_CALL {
     vec a[MR];
-    UNROLLED for (int i = 0; i < MR; i++) a[i] = get(A + i64(i) * AM + k);
+    UNROLLED for (int i = 0; i < MR; i++) a[i] = get((A + i * AM) + k);
     UNROLLED for (int j = 0; j < NC; j++) {
-      const vec b = get(B + i64(j) * BN + k);
+      const vec b = get((B + j * BN) + k);
       UNROLLED for (int i = 0; i < MR; i++) sums[i][j] += a[i] * b;
     }
   };
-  auto whole = [](const float* p) INLINE_CALL { return load(p); };
-  auto rest = [](const float* p) INLINE_CALL { return load_first(p, REST); };
-  ROLLED for (int k = 0; k + LANES <= K; k += LANES) step(whole, k);
-  if constexpr (REST) step(rest, K - REST);
+  const int rest = K % LANES;
+  ROLLED for (i64 k = 0; k < K - rest; k += LANES)
+    step([](const float* from) INLINE_CALL { return load(from); }, k);
+  if (rest) step([&](const float* from) INLINE_CALL { return load_first(from, rest); }, K - rest);
   UNROLLED for (int i = 0; i < MR; i++) {
     const vec row = lane_sums<NC>(sums[i]);
-    UNROLLED for (int j = 0; j < NC; j++) tile[i * WIDTH + j] = row[j];
+    UNROLLED for (int j = 0; j < NC; j++) tile[i * width + j] = row[j];
   }
 }
 
 // ------------------------------------------------------------------------------------------ loops
 
-// Which tiles are a thread's: its part of the panels when there are enough, else of the strips.
+// Which tiles are a thread's: a part of the panels, or of the strips where that divides better.
 struct TileShare {
   int panel, panels, strip, strips;
 };
 
-INLINE TileShare tile_share(int panels, int strips, bool by_strips, int t, int T) {
+INLINE TileShare tile_share(int panels, int strips, int t, int T) {
   if (T == 1) return {0, panels, 0, strips};
-  const bool even = by_strips ? strips >= 4 * T : !(panels >= 4 * T || panels % T == 0);
-  if (even || panels < T)
+  const i64 by_panels = i64(pieces(panels, T)) * strips;  // tiles of the busiest thread
+  const i64 by_strips = i64(pieces(strips, T)) * panels;
+  if (by_strips < by_panels)
     return {0, panels, int(share(strips, t, T)), int(share(strips, t + 1, T))};
   return {int(share(panels, t, T)), int(share(panels, t + 1, T)), 0, strips};
 }
-
-// The default of `fetch`: nothing to prefetch.
-struct NoFetch {
-  __attribute__((always_inline)) void operator()(int, int, int) const {}
-};
 
 // What a thread does next in OUTER: some strips over some k, with one panel after the other.
 struct OuterBlock {
@@ -384,21 +425,23 @@ struct OuterBlock {
   float* scratch;
   int k0, steps, strip, strips;
   bool pack_b;  // the panels have not been packed for these k yet
+  Ahead ahead;
 };
 
 // The strips of a block with the panel whose COUNT columns start at panel p.
-template <class G, int COUNT, class EP, class FETCH>
-INLINE void outer_panel(OuterBlock block, int p, EP ep, FETCH fetch) {
+template <class G, int COUNT, class EP> INLINE void outer_panel(OuterBlock block, int p, EP ep) {
   constexpr int MR = G::plan.rows, NV = pieces(COUNT, LANES), REST = G::M % MR;
-  constexpr int LAST = G::plan.pack_b || COUNT % LANES == 0 ? LANES : COUNT % LANES;
-  constexpr int ROW = G::plan.pack_a ? 1 : G::AM;
+  constexpr bool MASKED = !G::plan.pack_b && COUNT % LANES != 0;
+  constexpr int LAST = COUNT % LANES, ROW = G::plan.pack_a ? 1 : G::AM, AM = MR > 8 ? ROW : 0;
   constexpr i64 STEP = G::plan.pack_a ? MR : G::AK, B_STEP = G::plan.pack_b ? NV * LANES : G::BK;
   alignas(64) float finished[MR * NV * LANES];
   const int n0 = p * G::WIDTH, k0 = block.k0;
   const float* panel = block.B + i64(n0) * G::BN + i64(k0) * G::BK;
   if constexpr (G::plan.pack_b) {
     float* packed = block.scratch + G::at_b + (G::one_block ? 0 : p * G::PANEL);
-    if (block.pack_b) pack_panel<NV * LANES, COUNT, G::BK, G::BN>(panel, packed, block.steps);
+    if (block.pack_b) 
+      pack_panel<contiguous(G::BK, G::BN)>(panel, G::BK, G::BN, packed, block.steps, NV * LANES,
+                                           COUNT);
     panel = packed;
   }
   for (int s = block.strip; s < block.strips; s++) {
@@ -411,66 +454,72 @@ INLINE void outer_panel(OuterBlock block, int p, EP ep, FETCH fetch) {
       sums = k0 == 0 ? nullptr : waiting;
       tile = k0 + block.steps == G::K ? finished : waiting;
     }
-    int rows = REST == 0 ? MR : smaller(MR, G::M - m);
-    if (tile == finished)
-      ROLLED for (int i = 0; i < rows; i++) fetch(m + i, n0, COUNT);
-    if (REST == 0 || m + MR <= G::M) {
-      outer_tile<MR, NV, ROW, LAST>(a, STEP, panel, B_STEP, block.steps, sums, tile);
+    const int rows = REST == 0 ? MR : smaller(MR, G::M - m);
+    const bool fetch = block.ahead.first && tile == finished;
+    const Ahead ahead{fetch ? block.ahead.first + m * block.ahead.row + n0 : nullptr,
+                      block.ahead.row};
+    if (rows == MR) {
+      outer_tile<MR, NV, AM, MASKED>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
+                                     ahead);
     } else if constexpr (REST != 0) {
-      outer_tile<REST, NV, ROW, LAST>(a, STEP, panel, B_STEP, block.steps, sums, tile);
+      outer_tile<REST, NV, AM, MASKED>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
+                                       ahead);
     }
     if (tile == finished)
       ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, tile + i * NV * LANES);
   }
 }
 
-template <class G, class EP, class FETCH>
+template <class G, class EP>
 INLINE void gemm_outer(const float* A, const float* B, float* scratch, int t, int T, EP ep,
-                       FETCH fetch) {
+                       Ahead ahead) {
   constexpr int MR = G::plan.rows, FULL = G::N / G::WIDTH, LEFT = G::N % G::WIDTH;
-  const TileShare mine = tile_share(G::PANELS, G::STRIPS, G::plan.pack_a && !G::plan.pack_b, t, T);
+  const TileShare mine = tile_share(G::PANELS, G::STRIPS, t, T);
   for (int k0 = 0; k0 < G::K; k0 += G::plan.block_k) {
     const int steps = smaller(G::plan.block_k, G::K - k0);
     for (int s = mine.strip; s < mine.strips; s += G::plan.block_strips) {
       const int end = smaller(mine.strips, s + G::plan.block_strips);
-      const OuterBlock block{A, B, scratch, k0, steps, s, end, s == mine.strip};
+      const OuterBlock block{A, B, scratch, k0, steps, s, end, s == mine.strip, ahead};
       if constexpr (G::plan.pack_a)
-        pack_strips<MR, G::AM, G::AK>(A + i64(s) * MR * G::AM + i64(k0) * G::AK, scratch,
-                                      smaller(end * MR, G::M) - s * MR, steps);
+        pack_strips<MR, G::AM == 1>(A + i64(s) * MR * G::AM + i64(k0) * G::AK, G::AM, G::AK,
+                                    scratch, smaller(end * MR, G::M) - s * MR, steps);
       if constexpr (FULL > 0)
         for (int p = mine.panel; p < smaller(mine.panels, FULL); p++)
-          outer_panel<G, G::WIDTH>(block, p, ep, fetch);
+          outer_panel<G, G::WIDTH>(block, p, ep);
       if constexpr (LEFT != 0)
-        if (mine.panels == G::PANELS) outer_panel<G, LEFT>(block, FULL, ep, fetch);
+        if (mine.panels == G::PANELS) outer_panel<G, LEFT>(block, FULL, ep);
     }
   }
 }
 
 // COUNT columns in groups of NC dot products, what is left over in groups of half as many.
-template <int MR, int NC, int COUNT, int AM, int BN, int K, int WIDTH>
-INLINE void dots_columns(const float* A, const float* B, float* tile) {
+template <class G, int MR, int NC, int COUNT>
+INLINE void dots_columns(const float* A, i64 AM, const float* B, float* tile, int width) {
   constexpr int WHOLE = COUNT / NC * NC;
   ROLLED for (int j = 0; j < WHOLE; j += NC)
-    dots_tile<MR, NC, AM, BN, K, WIDTH>(A, B + i64(j) * BN, tile + j);
+    dots_tile<MR, NC>(A, AM, B + i64(j) * G::BN, G::BN, G::K, tile + j, width);
   if constexpr (WHOLE != COUNT)
-    dots_columns<MR, NC / 2, COUNT - WHOLE, AM, BN, K, WIDTH>(A, B + i64(WHOLE) * BN, tile + WHOLE);
+    dots_columns<G, MR, NC / 2, COUNT - WHOLE>(A, AM, B + i64(WHOLE) * G::BN, tile + WHOLE, width);
 }
 
-// Columns [n0, n0 + COUNT) of MR rows by dot products, then one epilogue per row.
-template <class G, int MR, int COUNT, int AM, class EP>
+// Columns [n0, n0 + COUNT) of `rows` rows (all of a strip or the last ones) by dot products.
+template <class G, int COUNT, class EP>
 INLINE void dots_block(const float* A, const float* B, int m, int n0, EP ep) {
-  constexpr int WIDTH = round_lanes(COUNT);
+  constexpr int MR = G::plan.rows, REST = G::M % MR, WIDTH = round_lanes(COUNT);
+  constexpr i64 AM = G::plan.pack_a ? G::K : G::AM;
   alignas(64) float tile[MR * WIDTH];
-  dots_columns<MR, G::plan.vectors, COUNT, AM, G::BN, G::K, WIDTH>(
-      A + i64(m) * AM, B + i64(n0) * G::BN, tile);
-  ROLLED for (int i = 0; i < MR; i++) ep(m + i, n0, COUNT, tile + i * WIDTH);
+  const float *a = A + m * AM, *b = B + i64(n0) * G::BN;
+  const int rows = REST == 0 ? MR : smaller(MR, G::M - m);
+  if (rows == MR) dots_columns<G, MR, G::plan.vectors, COUNT>(a, AM, b, tile, WIDTH);
+  else if constexpr (REST != 0)
+    dots_columns<G, REST, G::plan.vectors, COUNT>(a, AM, b, tile, WIDTH);
+  ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, tile + i * WIDTH);
 }
 
 template <class G, class EP>
 INLINE void gemm_dots(const float* A, const float* B, float* scratch, int t, int T, EP ep) {
-  constexpr int MR = G::plan.rows, REST = G::M % MR, WIDTH = smaller(G::N, 4 * LANES);
-  constexpr int FULL = G::N / WIDTH, LEFT = G::N % WIDTH, AM = G::plan.pack_a ? G::K : G::AM;
-  constexpr int BLOCKS = FULL + (LEFT != 0), STRIPS = pieces(G::M, MR);
+  constexpr int WIDTH = smaller(G::N, 4 * LANES), FULL = G::N / WIDTH, LEFT = G::N % WIDTH;
+  constexpr int BLOCKS = FULL + (LEFT != 0);
   const float* a = A;
   if constexpr (G::plan.pack_a) {
     for (int m = 0; m < G::M; m++)
@@ -480,77 +529,62 @@ INLINE void gemm_dots(const float* A, const float* B, float* scratch, int t, int
   }
   // One flat list of blocks and strips, so that every thread count divides it well; the strips
   // of one block of B come one after the other.
-  const int jobs = BLOCKS * STRIPS, end = int(share(jobs, t + 1, T));
+  const int jobs = BLOCKS * G::STRIPS, end = int(share(jobs, t + 1, T));
   for (int job = int(share(jobs, t, T)); job < end; job++) {
-    const int n0 = job / STRIPS * WIDTH, m = job % STRIPS * MR;
-    const bool whole_rows = REST == 0 || m + MR <= G::M, whole_block = LEFT == 0 || n0 < FULL * WIDTH;
-    if (whole_block) {
-      if (whole_rows) dots_block<G, MR, WIDTH, AM>(a, B, m, n0, ep);
-      else if constexpr (REST != 0) dots_block<G, REST, WIDTH, AM>(a, B, m, n0, ep);
-    } else if constexpr (LEFT != 0) {
-      if (whole_rows) dots_block<G, MR, LEFT, AM>(a, B, m, n0, ep);
-      else if constexpr (REST != 0) dots_block<G, REST, LEFT, AM>(a, B, m, n0, ep);
-    }
+    const int n0 = job / G::STRIPS * WIDTH, m = job % G::STRIPS * G::plan.rows;
+    if (LEFT == 0 || n0 < FULL * WIDTH) dots_block<G, WIDTH>(a, B, m, n0, ep);
+    else if constexpr (LEFT != 0) dots_block<G, LEFT>(a, B, m, n0, ep);
   }
 }
 
-// One square of C: LAST rows from m (fewer than LANES at the end) and COLUMNS columns from n0.
-template <class G, int LAST, int COLUMNS, class EP>
+// One square of C, from row m and column n0 on.
+template <class G, int COLUMNS, class EP>
 INLINE void turned_square(const float* A, i64 AK, const float* B, int m, int n0, EP ep) {
   alignas(64) float tile[LANES * LANES];
-  turned_tile<G::BN, G::plan.pack_a ? LANES : LAST, COLUMNS>(A + m, AK, B + i64(n0) * G::BN, G::BK,
-                                                             G::K, tile);
-  ROLLED for (int i = 0; i < LAST; i++) ep(m + i, n0, COLUMNS, tile + i * LANES);
+  const int rows = smaller(LANES, G::M - m);
+  turned_tile<G::BN, COLUMNS>(A + m, AK, rows, B + i64(n0) * G::BN, G::BK, G::K, tile);
+  ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COLUMNS, tile + i * LANES);
 }
 
 template <class G, class EP>
 INLINE void gemm_turned(const float* A, const float* B, float* scratch, int t, int T, EP ep) {
   constexpr int FULL = G::N / LANES, LEFT = G::N % LANES, COLUMNS = FULL + (LEFT != 0);
-  constexpr int ROWS = round_lanes(G::M), LAST = G::M % LANES ? G::M % LANES : LANES;
+  constexpr int ROWS = round_lanes(G::M);
+  constexpr i64 STEP = G::plan.pack_a ? ROWS : G::AK;
   const float* a = A;
   if constexpr (G::plan.pack_a) {
-    pack_panel<ROWS, G::M, G::AK, G::AM>(A, scratch, G::K);
+    pack_panel<contiguous(G::AK, G::AM)>(A, G::AK, G::AM, scratch, G::K, ROWS, G::M);
     a = scratch;
   }
-  constexpr i64 STEP = G::plan.pack_a ? ROWS : G::AK;
-  constexpr int STRIPS = ROWS / LANES, JOBS = COLUMNS * STRIPS;
-  const int end = int(share(JOBS, t + 1, T));
-  for (int job = int(share(JOBS, t, T)); job < end; job++) {
-    const int n0 = job / STRIPS * LANES, m = job % STRIPS * LANES;
-    const bool last = LAST != LANES && m + LANES > G::M;
-    if (LEFT == 0 || n0 < FULL * LANES) {
-      if constexpr (FULL > 0) {
-        if (last) turned_square<G, LAST, LANES>(a, STEP, B, m, n0, ep);
-        else if constexpr (G::M >= LANES) turned_square<G, LANES, LANES>(a, STEP, B, m, n0, ep);
-      }
-    } else if constexpr (LEFT != 0) {
-      if (last) turned_square<G, LAST, LEFT>(a, STEP, B, m, n0, ep);
-      else if constexpr (G::M >= LANES) turned_square<G, LANES, LEFT>(a, STEP, B, m, n0, ep);
-    }
+  const int jobs = COLUMNS * G::STRIPS, end = int(share(jobs, t + 1, T));
+  for (int job = int(share(jobs, t, T)); job < end; job++) {
+    const int n0 = job / G::STRIPS * LANES, m = job % G::STRIPS * LANES;
+    if (LEFT == 0 || n0 < FULL * LANES) turned_square<G, LANES>(a, STEP, B, m, n0, ep);
+    else if constexpr (LEFT != 0) turned_square<G, LEFT>(a, STEP, B, m, n0, ep);
   }
 }
 
 // ------------------------------------------------------------------------------------ entry points
 
-template <class G, class EP, class FETCH>
+template <class G, class EP>
 INLINE void gemm_rows(const float* A, const float* B, float* scratch, int t, int T, EP ep,
-                      FETCH fetch) {
-  if constexpr (G::plan.kind == OUTER) gemm_outer<G>(A, B, scratch, t, T, ep, fetch);
+                      Ahead ahead) {
+  if constexpr (G::plan.kind == OUTER) gemm_outer<G>(A, B, scratch, t, T, ep, ahead);
   else if constexpr (G::plan.kind == DOTS) gemm_dots<G>(A, B, scratch, t, T, ep);
   else gemm_turned<G>(A, B, scratch, t, T, ep);
 }
 
-// `fetch(m, n0, count)` may prefetch (`__builtin_prefetch(address, 0, 2)`, per LANES numbers) what
-// the epilogue of these elements will read or write; it is called one tile ahead.
-template <class G, class EP, class FETCH = NoFetch>
+// `ahead`: the array that the epilogue writes, if its rows are contiguous along n. Worth naming
+// for results that are not in L2 any more.
+template <class G, class EP>
 INLINE void gemm(const float* A, const float* B, float* scratch, int t, int T, EP ep,
-                 FETCH fetch = {}) {
+                 Ahead ahead = {}) {
   if constexpr (G::column) {
     gemm_rows<G>(B, A, scratch, t, T, [&](int, int m0, int count, const float* row) INLINE_CALL {
       LANEWISE for (int i = 0; i < count; i++) ep(m0 + i, 0, 1, row + i);
-    }, NoFetch{});
+    }, Ahead{});
   } else {
-    gemm_rows<G>(A, B, scratch, t, T, ep, fetch);
+    gemm_rows<G>(A, B, scratch, t, T, ep, ahead);
   }
 }
 

@@ -56,7 +56,9 @@ struct Team {
   alignas(64) u32 asleep;   // threads that need a call into the kernel to go on
 };
 
-INLINE u32 signal_count(Signal* signal) { return __atomic_load_n(&signal->count, __ATOMIC_ACQUIRE); }
+INLINE u32 signal_count(Signal* signal) {
+  return __atomic_load_n(&signal->count, __ATOMIC_ACQUIRE);
+}
 
 // Wait until the count is no longer `old`.
 APART void team_wait(Team* team, Signal* signal, u32 old) {
