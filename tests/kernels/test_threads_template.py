@@ -12,13 +12,9 @@ from pathlib import Path
 import pytest
 
 import pantile
+from pantile.lowering.kernels.build import FLAGS
 
 TEMPLATES = Path(pantile.__file__).parent / "lowering" / "kernels" / "templates"
-FLAGS = (
-    "-std=c++20 -O3 -march=native -mprefer-vector-width=512 -fno-math-errno -fno-trapping-math"
-    " -fno-signed-zeros -fno-strict-aliasing -fno-ipa-modref -fno-ipa-pure-const -fno-exceptions"
-    " -fno-rtti -w -fPIC -shared"
-).split()
 
 # Each phase a thread fills its own cell from its neighbour's cell of the phase before: a missing
 # barrier shows as a wrong number.
@@ -61,7 +57,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("threads")
     text = "\n".join((TEMPLATES / name).read_text() for name in ("vector.h", "threads.h"))
     (folder / "program.cpp").write_text(text + PROGRAM)
-    subprocess.run(["g++", *FLAGS, "program.cpp", "-o", "program.so"], check=True, cwd=folder)
+    subprocess.run(
+        ["g++", *FLAGS, "-shared", "program.cpp", "-o", "program.so"], check=True, cwd=folder
+    )
     library = ctypes.CDLL(str(folder / "program.so"))
     library.step.argtypes = [ctypes.c_long, ctypes.c_long]
     library.step.restype = ctypes.c_long

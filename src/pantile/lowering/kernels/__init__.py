@@ -1,4 +1,4 @@
-"""Our own code generator: a program becomes one C++ file made for its shapes.
+"""Our own code generator: a program becomes C++ made for its shapes.
 
     index        what a view does to an index: sums of loop variables
     simplify     one operator, one result; what is several operators in one, taken apart
@@ -6,7 +6,7 @@
     trace        the value of a node at an index, as C++ statements
     rules/       how a kernel of each family is written: matrix products, convolutions, sums, …
     memory       one arena for all buffers
-    source       the C++ file
+    source       the C++ files
     templates/   what the generated code stands on: vectors, tiles, mathematics, threads
 
 What no rule takes is `Refused`: such a program is left to Inductor.

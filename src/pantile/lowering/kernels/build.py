@@ -1,7 +1,8 @@
-"""Compile the one file of a program."""
+"""Compile the files of a program, side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -33,12 +34,16 @@ CHECKED = "-DPANTILE_CHECKED"
 """Counts kernels, and fills memory with NaN before each run."""
 
 
-def build(text: str, *, checked: bool = False) -> bytes:
-    """The bytes of the shared object."""
+def build(texts: Sequence[str], *, checked: bool = False) -> bytes:
+    """The bytes of the shared object made from these files."""
+    flags = [*FLAGS, CHECKED] if checked else [*FLAGS]
     with working_folder() as folder:
-        (folder / "program.cpp").write_text(text, encoding="utf-8")
+        names = [f"unit{number}" for number in range(len(texts))]
+        for name, text in zip(names, texts, strict=True):
+            (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
+        run_together([[find_compiler(), *flags, "-c", f"{name}.cpp"] for name in names], folder)
         library = Path(torch.__file__).parent / "lib"
-        flags = [*FLAGS, CHECKED] if checked else [*FLAGS]
-        command = [find_compiler(), *flags, "-shared", "-o", "program.so", "program.cpp"]
-        run_together([[*command, f"-L{library}", "-ltorch_cpu", "-lm"]], folder)
+        objects = [f"{name}.o" for name in names]
+        link = ["-shared", "-o", "program.so", *objects, f"-L{library}", "-ltorch_cpu", "-lm"]
+        run_together([[find_compiler(), *link]], folder)
         return (folder / "program.so").read_bytes()

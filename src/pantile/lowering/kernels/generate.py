@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from torch import fx
 
 from pantile.lowering.kernels.decompositions import decompositions
@@ -10,37 +12,35 @@ from pantile.lowering.kernels.plan import Plan
 from pantile.lowering.kernels.rules.elementwise import copy
 from pantile.lowering.kernels.rules.table import ELEMENTWISE, FAMILIES
 from pantile.lowering.kernels.simplify import simplify
-from pantile.lowering.kernels.source import source
+from pantile.lowering.kernels.source import sources
 from pantile.lowering.kernels.writer import Writer
 from pantile.lowering.retrace import retraced
 from pantile.program.program import Program
 
 
-def generate(program: Program) -> str:
-    """The C++ of a program; Refused if a part of it has no rule."""
+def generate(program: Program) -> list[str]:
+    """The C++ of a program, in one file or more; Refused if a part of it has no rule."""
     module, _, _ = retraced(program, decompositions())
-    return written(module.graph).text()
+    return sources(written(module.graph), os.cpu_count() or 1)
 
 
-class Written:
-    """The kernels of a graph."""
-
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
-
-    def text(self) -> str:
-        """As one file."""
-        return source(self.writer)
-
-
-def written(graph: fx.Graph) -> Written:
+def written(graph: fx.Graph) -> Writer:
     """Plan and write the kernels of a graph."""
     simplify(graph)
     writer = Writer(Plan(graph, FAMILIES, ELEMENTWISE))
     for kernel in writer.plan.kernels:
         kernel.family.emit(kernel, writer)
     _copy_back(writer)
-    return Written(writer)
+    _return_again(writer)
+    return writer
+
+
+def _return_again(writer: Writer) -> None:
+    """A value that is returned more than once."""
+    for number, output in enumerate(writer.plan.outputs):
+        value = storage_of(output)
+        if writer.returned[value] != number:
+            copy(writer, value, writer.output(value, number), "again:")
 
 
 def _copy_back(writer: Writer) -> None:

@@ -1,9 +1,10 @@
-"""The C++ file of a program: templates, kernels, and the row of their calls."""
+"""The C++ of a program: templates, kernels, and the row of their calls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -27,6 +28,9 @@ TEMPLATES = (
     "program.h",
 )
 
+_WORTH = 60
+"""The least weight of kernels that a file of its own pays for."""
+
 _BUFFER = re.compile(r"\bb\d+(?:_\d+)?\b")
 _AXIS = re.compile(r"(?<![A-Za-z0-9])x\d+[oi]*")
 
@@ -38,31 +42,62 @@ def template(name: str) -> str:
     return text.replace("#pragma once\n", "")
 
 
-def source(writer: Writer) -> str:
-    """All of it."""
-    arena = _place(writer)
+@dataclass(frozen=True)
+class _Text:
+    """One kernel in C++."""
+
+    head: str
+    body: str
+
+    @property
+    def weight(self) -> int:
+        """How long it takes to compile, roughly: templates of tiles are unrolled many times."""
+        heavy = {"conv_": 12, "gemm<": 5, "pool<": 3}
+        return 1 + sum(cost for word, cost in heavy.items() if word in self.body)
+
+
+def sources(writer: Writer, most: int) -> list[str]:
+    """The program as files, no more than `most`, that are compiled side by side."""
+    frame = _frame(writer, _place(writer))
     names: dict[str, str] = {}
-    kernels: list[str] = []
+    kernels: list[_Text] = []
     calls: list[str] = []
     for function in writer.functions:
         signature, body = _canonical(function)
         name = names.get(signature + body)
         if name is None:
             name = names[signature + body] = f"k{len(names)}"
-            kernels.append(
-                f"// {function.note}\nAPART void {name}(int t, int T, Context* context,"
-                f" float* scratch{signature}) {{\n"
-                f"int* const failed = &context->failed; COUNT_KERNEL(context);\n{body}\n}}"
-            )
+            head = f"void {name}(int t, int T, Context* context, float* scratch{signature})"
+            start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
+            kernels.append(_Text(head, f"{head} {{ // {function.note}\n{start}\n{body}\n}}"))
         calls.append(_call(function, name, len(calls)))
-    parts = [
-        *(template(name) for name in TEMPLATES if _is_used(name, kernels)),
-        _frame(writer, arena),
-        *kernels,
-        _run(calls),
-        template("program_end.h"),
+    units = _divided(kernels, most)
+    rest = [text for unit in units[1:] for text in unit]
+    end = [_run(calls), template("program_end.h")]
+    heads = [f"{text.head};" for text in rest]
+    return [
+        _unit(units[0], ["#define PANTILE_MAIN", frame, *heads], end),
+        *(_unit(unit, [frame], []) for unit in units[1:]),
     ]
-    return "\n".join(parts)
+
+
+def _divided(kernels: Sequence[_Text], most: int) -> list[list[_Text]]:
+    """Kernels in groups that take about as long to compile, each worth its start."""
+    total = sum(text.weight for text in kernels)
+    count = max(1, min(most, total // _WORTH))
+    groups: list[list[_Text]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for text in sorted(kernels, key=lambda text: -text.weight):
+        place = loads.index(min(loads))
+        groups[place].append(text)
+        loads[place] += text.weight
+    return groups
+
+
+def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str]) -> str:
+    bodies = [text.body for text in kernels]
+    used = [template(name) for name in TEMPLATES if _is_used(name, [*bodies, *before])]
+    return "\n".join([*used, *before, *(f"APART_SHARED {body}" for body in bodies), *after])
 
 
 def _is_used(name: str, kernels: Sequence[str]) -> bool:

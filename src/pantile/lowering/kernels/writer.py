@@ -80,23 +80,26 @@ class Writer:
         return buffer
 
     def _allocated(self, node: fx.Node, order: Sequence[int] | None) -> Buffer:
+        if node in self.returned:
+            return self.output(node, self.returned[node])
         over = self.plan.may_place_over(node)
         if over is not None:
             return self.plan.buffers[over]
-        value = node.meta["val"]
         shape = shape_of(node)
-        if node in self.returned:
-            strides = tuple(int(stride) for stride in value.stride())
-            if extent(shape, strides) != value.numel():
-                raise Refused("a result with gaps")
-            number = self.returned[node]
-            return self._new(cpp(value.dtype), shape, strides, Place.OUTPUT, number)
         part = self._part_of(node)
         if part is not None:
             return part
         if order is None and self.images and len(shape) == 4:
             order = CHANNELS_LAST
         return self._new(cpp(dtype_of(node)), shape, dense_strides(shape, order))
+
+    def output(self, node: fx.Node, number: int) -> Buffer:
+        """The memory of a result, laid out as the caller expects it."""
+        value = self.plan.outputs[number].meta["val"]
+        shape, strides = shape_of(node), tuple(int(stride) for stride in value.stride())
+        if extent(shape, strides) != value.numel():
+            raise Refused("a result with gaps")
+        return self._new(cpp(value.dtype), shape, strides, Place.OUTPUT, number)
 
     def _part_of(self, node: fx.Node) -> Buffer | None:
         """Memory inside that of the concatenation a value is a piece of: nothing to copy then."""

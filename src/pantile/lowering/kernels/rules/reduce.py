@@ -136,8 +136,8 @@ class _Reduction:
         text = "".join(lines[0] + ends[0])
         for depth, axis in enumerate(outer, 1):
             text += f"\n{loop(axis)} {{" + "".join(lines[depth] + ends[depth])
-        wide = min(_WIDE, -(-lane.size // 4) if lane.size >= 64 else lane.size)
-        wide = max(16, wide // 16 * 16) if lane.size >= 16 else lane.size
+        # Whole cache lines, and work for two threads where there is much of it.
+        wide = _WIDE if lane.size >= 2 * _WIDE else 32 if lane.size > 32 else min(16, lane.size)
         n, blocks = lane.size, -(-lane.size // wide)
         text += (
             f"\nfor (int block = share({blocks}, t, T), end = share({blocks}, t + 1, T);"

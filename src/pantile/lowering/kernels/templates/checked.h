@@ -8,14 +8,16 @@
 #define COUNT_KERNEL(context) if (t == 0) context->ran++
 #define POISON_ARENA(context) memset(context->arena, 0xff, ARENA)
 INLINE i64 ticks_now() { return __builtin_ia32_rdtsc(); }
+#ifdef PANTILE_MAIN
 static i64 kernel_ticks[KERNELS + 1];
+extern "C" i64* pantile_ticks(void) { return kernel_ticks; }
+#endif
 #define RUN(number, call)                             \
   {                                                   \
     const i64 begin = ticks_now();                    \
     call;                                             \
     if (t == 0) kernel_ticks[number] += ticks_now() - begin; \
   }
-extern "C" i64* pantile_ticks(void) { return kernel_ticks; }
 #else
 #define COUNT_KERNEL(context)
 #define POISON_ARENA(context)

@@ -136,28 +136,31 @@ INLINE void pack_forward(const float* weight, float* packed, int t, int T) {
   }
 }
 
-// The taps of LANES inputs, of every output, to the input order: each vector is a strided read.
-template <int IC, int OC, int TAPS, int CHUNK, int NR>
-APART void pack_input_lanes(const float* weight, float* panel, int inputs) {
-  ROLLED for (int oc = 0; oc < OC; oc++) {
-    const float* from = weight + (i64)oc * IC * TAPS;
-    float* to = panel + conv_place<TAPS, CHUNK, NR>(oc, 0);
-    ROLLED for (int tap = 0; tap < TAPS; tap++, to += CHUNK * NR) {
-      if (inputs == LANES)
-        UNROLLED for (int i = 0; i < LANES; i++) to[i] = from[i * TAPS + tap];
+// One chunk of the input order: NR inputs of `outputs` outputs. It is written in order, the reads
+// of each tap are strided, but lie in the nearest cache after the first.
+template <int IC, int TAPS, int CHUNK, int NR>
+APART void pack_input_chunk(const float* weight, float* to, int outputs, int inputs) {
+  ROLLED for (int tap = 0; tap < TAPS; tap++, to += CHUNK * NR)
+    ROLLED for (int oc = 0; oc < outputs; oc++) {
+      const float* from = weight + (i64)oc * IC * TAPS + tap;
+      __builtin_prefetch(from + (TAPS + tap) * LANES);  // of the next panel, a bit with every tap
+      if (inputs == NR)
+        UNROLLED for (int i = 0; i < NR; i++) to[oc * NR + i] = from[i * TAPS];
       else
-        ROLLED for (int i = 0; i < LANES; i++) to[i] = i < inputs ? from[i * TAPS + tap] : 0.0f;
+        ROLLED for (int i = 0; i < NR; i++) to[oc * NR + i] = i < inputs ? from[i * TAPS] : 0.0f;
     }
-  }
 }
 
+// Chunk by chunk for all panels, so that the rows of the weight are read in order.
 template <class C>
 INLINE void pack_input(const float* weight, float* packed, int t, int T) {
-  constexpr int NR = C::input_panel, TAPS = C::KH * C::KW, GROUPS = C::input_panels * NR / LANES;
-  for (i64 group = share(GROUPS, t, T); group < share(GROUPS, t + 1, T); group++) {
-    int first = group * LANES;
-    float* panel = packed + C::packed_input / C::input_panels * (first / NR) + first % NR;
-    pack_input_lanes<C::IC, C::OC, TAPS, C::input_chunk, NR>(
-        weight + (i64)first * TAPS, panel, conv_max(0, conv_min(C::IC - first, LANES)));
+  constexpr int NR = C::input_panel, TAPS = C::KH * C::KW, PANELS = C::input_panels;
+  constexpr int CHUNK = C::input_chunk, CHUNKS = C::input_chunks;
+  ROLLED for (i64 at = share(PANELS * CHUNKS, t, T); at < share(PANELS * CHUNKS, t + 1, T); at++) {
+    int chunk = at / PANELS, panel = at % PANELS, ic = panel * NR, oc = chunk * CHUNK;
+    const float* from = weight + ((i64)oc * C::IC + ic) * TAPS;
+    float* to = packed + ((i64)panel * CHUNKS + chunk) * TAPS * CHUNK * NR;
+    pack_input_chunk<C::IC, TAPS, CHUNK, NR>(from, to, conv_min(CHUNK, C::OC - oc),
+                                             conv_min(NR, C::IC - ic));
   }
 }

@@ -15,6 +15,8 @@
 
 #pragma once
 
+#define INLINED inline __attribute__((always_inline))  // for members
+
 // Floats of a strip: of its source and its result, in the second cache, and of the sums that wait
 // between chunks.
 constexpr i64 CONV_SOURCE_FLOATS = 64 * 1024, CONV_RESULT_FLOATS = 16 * 1024;
@@ -196,20 +198,21 @@ struct ConvPixels {
       : source(source), packed(packed), ep(ep) {}  // leaves `out` as it is
 
   // One chunk for the rows [unit, end) of a strip.
-  inline __attribute__((always_inline)) void add_chunk(int panel, int chunk, int unit, int end) {
+  INLINED void add_chunk(int panel, int chunk, int unit, int end) {
     const float* weights = packed + panel * PANEL + (i64)chunk * D::ROWTAPS * D::WROW;
     int count = CHUNKS > 1 ? conv_min(D::CHUNK, D::K - chunk * D::CHUNK) : D::K;
     float* to = out;
     ROLLED for (; unit < end; unit++, to += UNIT) {
       int n = unit / D::HEIGHT * IMAGES;
       ConvRows rows = D::rows(unit % D::HEIGHT);
-      D::template row<D::template ahead<ConvPixels>()>(source + (i64)n * D::SOURCE_IMAGE + rows.source + chunk * D::CHUNK,
-             weights + (i64)rows.tap * D::WROW, rows.count, count, D::N - n >= IMAGES, to,
-             chunk == 0);
+      const float* from = source + (i64)n * D::SOURCE_IMAGE + rows.source + chunk * D::CHUNK;
+      D::template row<D::template ahead<ConvPixels>()>(from, weights + (i64)rows.tap * D::WROW,
+                                                       rows.count, count, D::N - n >= IMAGES, to,
+                                                       chunk == 0);
     }
   }
 
-  inline __attribute__((always_inline)) void hand_over(int panel, int unit, int end) {
+  INLINED void hand_over(int panel, int unit, int end) {
     const float* from = out;
     ROLLED for (; unit < end; unit++, from += UNIT) {
       int n = unit / D::HEIGHT * IMAGES, h = unit % D::HEIGHT;
@@ -223,7 +226,7 @@ struct ConvPixels {
     }
   }
 
-  inline __attribute__((always_inline)) void run(int t, int T) {
+  INLINED void run(int t, int T) {
     bool by_panels = UNITS < T || (D::PANELS % T == 0 && PANEL * D::PANELS > SOURCE * UNITS);
     int unit = by_panels ? 0 : share(UNITS, t, T);
     int units = by_panels ? UNITS : share(UNITS, t + 1, T);
@@ -256,7 +259,8 @@ struct ConvForward {
 
   template <class Pixels>
   static constexpr int ahead() {
-    return C::IC < 16 || IMAGES > 1 ? 0 : Pixels::WAITING * C::SH * C::XH + (C::KH - 1) * C::DH * C::XH;
+    int rows = Pixels::WAITING * C::SH + (C::KH - 1) * C::DH;
+    return C::IC < 16 || IMAGES > 1 ? 0 : rows * C::XH;
   }
 
   INLINE ConvRows rows(int oh) {

@@ -14,11 +14,8 @@
 
 #pragma once
 
-#ifndef PX
-#define PX 160
-#endif
 // Pixels of a strip, and floats of sums kept at a time.
-constexpr int CONV_STRIP_PIXELS = PX, CONV_SUMS_FLOATS = 80 * 1024;
+constexpr int CONV_STRIP_PIXELS = 128, CONV_SUMS_FLOATS = 80 * 1024;
 
 template <class C>
 struct ConvWeightSizes {

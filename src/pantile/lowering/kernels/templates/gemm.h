@@ -17,7 +17,8 @@
 //   TURNED  about a vector of rows, B transposed: lanes are rows of C (A is packed, it is small),
 //           numbers of B are spread; the square of sums is transposed in registers at the end.
 //
-// All three are chosen, with their tile sizes, by the estimates of `gemm_plan`.
+// All three are chosen, with their tile sizes, by the estimates of `gemm_plan`. No sum depends on
+// how many threads share the work. K must be at least 1.
 
 #pragma once
 
@@ -121,17 +122,17 @@ constexpr float tiles_cycles(int M, int N, int K, int rows, int vectors, float l
 constexpr int FEW_ROWS = 32;
 
 // What may stay in a cache at a time, in bytes: a panel in L1 or L2, a block of A in L2.
-constexpr i64 L1_PANEL = 24 << 10, L2_PANEL = 160 << 10, L2_BLOCK = 400 << 10;
+constexpr i64 L1_PANEL = 24 << 10, L2_PANEL = 104 << 10, L2_BLOCK = 400 << 10;
 
 constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, int BN, int rows,
                                    int vectors, bool pack_b) {
   const int strips = pieces(M, rows), panels = pieces(N, LANES * vectors);
   GemmPlan plan{OUTER, rows, vectors, false, pack_b, K, strips, 0};
-  plan.pack_a = AK != 1 && panels > 1 && i64(M) * K > (1 << 12);
+  plan.pack_a = AK != 1 && panels > 1 && K >= 32 && i64(M) * K > (1 << 12);
   if (pack_b) plan.cycles += float(K) * N * (BN == 1 ? 0.12f : BK == 1 ? 0.3f : 2.f);
   if (plan.pack_a) plan.cycles += float(K) * M * (AM == 1 ? 0.3f : 2.f);
   // Long sums: a panel that does not stay in L2 is cut along k. Alone it may have more of it.
-  const i64 panel = 4L * K * LANES * vectors, room = plan.pack_a ? L2_PANEL : 2 * L2_PANEL;
+  const i64 panel = 4L * K * LANES * vectors, room = plan.pack_a ? L2_PANEL : 3 * L2_PANEL;
   if (strips > 2 && panel > room + room / 4)
     plan.block_k = round_lanes(pieces(K, pieces(panel, room)));
   // A single strip reads B once, and fastest along its rows: a few of them, over all panels.
@@ -139,7 +140,7 @@ constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, 
   const i64 block = 4L * strips * plan.block_k * rows;
   if (plan.pack_a && block > L2_BLOCK) plan.block_strips = pieces(strips, pieces(block, L2_BLOCK));
   // Every strip fetches the panel again: from L1, from L2, or from all over the pages of B.
-  const bool near = 4 * i64(K) * (pack_b ? LANES * vectors : BK) < L1_PANEL;
+  const bool near = K < 32 || 4 * i64(K) * (pack_b ? LANES * vectors : BK) < L1_PANEL;
   const float line = near || strips == 1 ? 0 : pack_b ? 2.6f : BK < 256 ? 3 : BK % 1024 ? 4 : 6;
   plan.cycles += tiles_cycles(M, N, K, rows, vectors, line);
   // Every panel fetches A again.

@@ -23,6 +23,7 @@ constexpr int LANES = 4, REGISTERS = 16;
 
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
+#define APART_SHARED __attribute__((noinline, visibility("hidden")))  // seen by the other files
 #define UNROLLED _Pragma("GCC unroll 32")
 #define ROLLED _Pragma("GCC unroll 1")
 #define LANEWISE _Pragma("GCC ivdep")
