@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,12 @@ import torch
 import pantile.lowering
 
 TEMPLATES = Path(pantile.lowering.__file__).parent / "kernels" / "templates"
-FILES = ("vector.h", "conv.h", "conv_forward.h", "conv_input.h", "conv_weight.h")
-FLAGS = (
-    "-std=c++20 -O3 -march=native -mprefer-vector-width=512 -fno-math-errno -fno-trapping-math "
-    "-fno-signed-zeros -fno-strict-aliasing -fno-ipa-modref -fno-ipa-pure-const -fno-exceptions "
-    "-fno-rtti -w -fPIC -shared"
-).split()
+FILES = ("vector.h", "conv.h", "conv_forward.h", "conv_input.h", "conv_weight.h", "depthwise.h")
+FLAGS = [
+    *("-std=c++20", "-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno"),
+    *("-fno-trapping-math", "-fno-signed-zeros", "-fno-strict-aliasing", "-fno-ipa-modref"),
+    *("-fno-ipa-pure-const", "-fno-exceptions", "-fno-rtti", "-w", "-fPIC", "-shared"),
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Shape:
     dilation: tuple[int, int] = (1, 1)
 
     @property
+    def settings(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        return self.stride, self.padding, self.dilation
+
+    @property
     def out(self) -> tuple[int, int]:
         sizes = zip(
             (self.height, self.width),
@@ -48,11 +52,14 @@ class Shape:
         high, wide = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
         return high, wide
 
-    @property
-    def cpp(self) -> str:
-        n, ic, h, w, oc, *pairs = astuple(self)
-        pairs.insert(0, self.out)
-        return f"Conv<{', '.join(map(str, (n, ic, h, w, oc, *(v for pair in pairs for v in pair))))}>"
+    def cpp(self, groups: int = 1) -> str:
+        """The C++ type; of one group, with the strides of all channels, where there are several."""
+        (oh, ow), ic, oc = self.out, self.inputs, self.outputs
+        sizes = [self.images, ic // groups, self.height, self.width, oc // groups, oh, ow]
+        sizes += [*self.kernel, *self.stride, *self.padding, *self.dilation]
+        if groups > 1:
+            sizes += [self.height * self.width * ic, self.width * ic, ic, oh * ow * oc, ow * oc, oc]
+        return f"Conv<{', '.join(map(str, sizes))}>"
 
 
 SHAPES = [
@@ -111,13 +118,48 @@ extern "C" i64 floats{i}(int what) {{
 """
 
 
-def compiled(shapes: list[Shape], folder: Path) -> ctypes.CDLL:
-    text = [(TEMPLATES / name).read_text() for name in FILES]
-    text += [KERNELS.format(i=i, c=shape.cpp) for i, shape in enumerate(shapes)]
+DEPTHWISE = """
+extern "C" void pack{i}(const float* w, float* packed, int t, int T) {{
+  pack_depthwise<{c}>(w, packed, t, T);
+}}
+extern "C" void forward{i}(const float* x, const float* w, float* y, int t, int T) {{
+  using C = {c};
+  depthwise_forward<C>(x, w, t, T, [&](int n, int oh, int ow, int c, int count, const float* row)
+      INLINE_CALL {{
+    float* to = y + (i64)n * C::YN + oh * C::YH + ow * C::YW + c;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
+extern "C" void input{i}(const float* dy, const float* w, float* dx, int t, int T) {{
+  using C = {c};
+  depthwise_input<C>(dy, w, t, T, [&](int n, int h, int wide, int c, int count, const float* row)
+      INLINE_CALL {{
+    float* to = dx + (i64)n * C::XN + h * C::XH + wide * C::XW + c;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
+extern "C" void weight{i}(const float* x, const float* dy, float* dw, int t, int T) {{
+  using C = {c};
+  depthwise_weight<C>(x, dy, t, T, [&](int kh, int kw, int c, int count, const float* row)
+      INLINE_CALL {{
+    float* to = dw + (kh * C::KW + kw) * C::IC + c;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
+extern "C" i64 floats{i}() {{ return depthwise_packed<{c}>; }}
+"""
+
+
+def built(kernels: list[str], folder: Path) -> ctypes.CDLL:
+    text = [(TEMPLATES / name).read_text() for name in FILES] + kernels
     source, library = folder / "program.cpp", folder / "program.so"
     source.write_text("\n".join(text))
     subprocess.run(["g++", *FLAGS, str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
+
+
+def compiled(shapes: list[Shape], folder: Path) -> ctypes.CDLL:
+    return built([KERNELS.format(i=i, c=s.cpp()) for i, s in enumerate(shapes)], folder)
 
 
 def address(tensor: torch.Tensor) -> ctypes.c_void_p:
@@ -168,21 +210,22 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return compiled(SHAPES, tmp_path_factory.mktemp("conv"))
 
 
-def operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def operands(shape: Shape, groups: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x and dy as the kernels read them (channels last in memory), and the weight as torch's."""
     random = torch.Generator().manual_seed(7)
     x = torch.randn(shape.images, shape.height, shape.width, shape.inputs, generator=random)
     dy = torch.randn(shape.images, *shape.out, shape.outputs, generator=random)
-    w = torch.randn(shape.outputs, shape.inputs, *shape.kernel, generator=random)
+    w = torch.randn(shape.outputs, shape.inputs // groups, *shape.kernel, generator=random)
     return x, w, dy
 
 
-def expected(shape: Shape, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
+def expected(
+    shape: Shape, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, groups: int = 1
+) -> list[torch.Tensor]:
     wide = [tensor.double() for tensor in (dy.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), w)]
-    settings = (shape.stride, shape.padding, shape.dilation)
-    y = torch.nn.functional.conv2d(wide[1], wide[2], None, *settings)
+    y = torch.nn.functional.conv2d(wide[1], wide[2], None, *shape.settings, groups)
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        *wide, [0], *settings, False, [0, 0], 1, [True, True, False]
+        *wide, [0], *shape.settings, False, [0, 0], groups, [True, True, False]
     )
     return [y, dx, dw]
 
@@ -204,3 +247,57 @@ def test_all_three_directions_agree_with_torch(
     assert close(native.forward(x), y)
     assert close(native.input(dy), dx)
     assert close(native.weight(x, dy), dw)
+
+
+DEPTHWISE_SHAPES = [
+    Shape(2, 32, 12, 19, 32, (3, 3), padding=(1, 1)),
+    Shape(2, 21, 9, 26, 21, (3, 3), (2, 2), (1, 1)),  # a last vector of 5, stride phases
+    Shape(1, 3, 30, 31, 3, (7, 5), (1, 1), (3, 2)),
+    Shape(2, 40, 11, 24, 40, (3, 3), (1, 1), (2, 4), (2, 3)),  # dilated, much padding
+    Shape(1, 17, 15, 15, 17, (1, 1), (7, 7)),  # most pixels of x are met by nothing
+    Shape(3, 1, 1, 1, 1, (3, 3), padding=(1, 1)),
+]
+
+
+@pytest.fixture(scope="module")
+def depthwise(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    kernels = [DEPTHWISE.format(i=i, c=shape.cpp()) for i, shape in enumerate(DEPTHWISE_SHAPES)]
+    return built(kernels, tmp_path_factory.mktemp("depthwise"))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("number", range(len(DEPTHWISE_SHAPES)))
+def test_depthwise_kernels_agree_with_torch(
+    depthwise: ctypes.CDLL, number: int, threads: int
+) -> None:
+    shape = DEPTHWISE_SHAPES[number]
+    x, w, dy = operands(shape, shape.inputs)
+    right = expected(shape, x, w, dy, shape.inputs)
+    packed = torch.full((getattr(depthwise, f"floats{number}")(),), torch.nan)
+    y, dx = torch.zeros_like(dy), torch.zeros_like(x)
+    dw = torch.zeros(*shape.kernel, shape.inputs, 1)
+    calls = {"pack": (w, packed), "forward": (x, packed, y), "input": (dy, packed, dx)}
+    for name, tensors in {**calls, "weight": (x, dy, dw)}.items():
+        for t in range(threads):
+            getattr(depthwise, f"{name}{number}")(*map(address, tensors), t, threads)
+    ours = (y.permute(0, 3, 1, 2), dx.permute(0, 3, 1, 2), dw.permute(2, 3, 0, 1))
+    assert all(close(one, other) for one, other in zip(ours, right, strict=True))
+
+
+def test_a_group_is_a_convolution_with_the_strides_of_all_channels(tmp_path: Path) -> None:
+    shape, groups = Shape(2, 40, 9, 10, 54, (3, 3), (1, 1), (1, 1)), 2
+    library = built([KERNELS.format(i=0, c=shape.cpp(groups))], tmp_path)
+    x, w, dy = operands(shape, groups)
+    y, dx, weights = torch.zeros_like(dy), torch.zeros_like(x), []
+    for group in range(groups):
+        native = Native(library, 0, shape, 2)
+        wanted, given = slice(27 * group, 27 * group + 27), slice(20 * group, 20 * group + 20)
+        native.pack(w[wanted].contiguous())
+        native.run("forward", x[..., given], native.forward_weight, y[..., wanted])
+        native.run("input", dy[..., wanted], native.input_weight, dx[..., given])
+        dw = torch.zeros(3, 3, 20, 27)
+        native.run("weight", x[..., given], dy[..., wanted], dw, native.scratch)
+        weights.append(dw.permute(3, 2, 0, 1))
+    ours = (y.permute(0, 3, 1, 2), dx.permute(0, 3, 1, 2), torch.cat(weights))
+    right = expected(shape, x, w, dy, groups)
+    assert all(close(one, other) for one, other in zip(ours, right, strict=True))

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from pantile.errors import ProgramError
+from pantile.errors import CompilerFailed, ProgramError
 from pantile.logging import logger
 from pantile.lowering.compiler import compiler_version
 from pantile.lowering.inductor.build import build
@@ -148,6 +148,9 @@ def _compiled(
                 raise ProgramError(
                     f"our kernels have {why}", fix=f"unset {LOWERING}: Inductor may have code"
                 ) from error
+        except CompilerFailed as error:
+            why = str(error)
+            logger.warning("our kernels were not compiled, Inductor's are used instead: %s", why)
         else:
             phase("tune")
             return fastest(choices, prepared, values, threads)

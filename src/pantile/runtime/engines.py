@@ -58,6 +58,10 @@ class Engines:
         if self._options.cache_path is not None or engine.in_background:
             self._compile_natively(compiled, tensors, wait=not engine.in_background)
 
+    def nativeDecisions(self) -> list[dict[str, Any]]:
+        """For every compiled program: who wrote its code, with how many threads it runs, and why."""
+        return [] if self._native is None else self._native.decisions()
+
     def _new_engine(self) -> NativeEngine:
         # Imported late: it is not needed by the reference engine.
         from pantile.runtime.native.engine import NativeEngine

@@ -29,7 +29,19 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table: Inductor's, and ours."""
     table = inductor_table(_KEPT)
     table.update(_OWN)
+    # An operator that there is only after Inductor was imported: not a name of a table above.
+    table[torch.ops.prims.fma.default] = _multiply_add
     return table
+
+
+def _add_product(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: float = 1
+) -> torch.Tensor:
+    return x + (a * b if value == 1 else value * a * b)
+
+
+def _multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return a * b + c
 
 
 def _var_mean(
@@ -47,6 +59,10 @@ def _var_mean(
     variance = (apart * apart).sum(dims, keepdim=keepdim)
     variance = variance * (1 / degrees) if degrees else variance / 0.0
     return variance, mean if keepdim else mean.squeeze(dims)
+
+
+def _var(x: torch.Tensor, dim: Sequence[int] | None = None, **how: Any) -> torch.Tensor:
+    return _var_mean(x, dim, **how)[0]
 
 
 def _mean(
@@ -131,8 +147,10 @@ def _attention_backward(
 
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _var_mean,
+    aten.var.correction: _var,
     aten.mean.dim: _mean,
     aten.mean.default: _mean_all,
+    aten.addcmul.default: _add_product,
     aten.mkldnn_rnn_layer.default: lstm,
     aten.mkldnn_rnn_layer_backward.default: lstm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,

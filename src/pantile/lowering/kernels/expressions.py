@@ -9,6 +9,7 @@ pointwise   compute                         see `pointwise`
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,11 +103,66 @@ def _piece(trace: Trace, node: fx.Node, index: Index) -> str:
 def _as_strided(trace: Trace, node: fx.Node, index: Index) -> str:
     source = _source(node)
     have, want = source.meta["val"], node.meta["val"]
-    if tuple(have.shape) != tuple(want.shape) or (
-        have.numel() > 1 and tuple(have.stride()) != tuple(want.stride())
-    ):
+    if _first_place(node, have.storage_offset()) != have.storage_offset():
+        raise Refused("as_strided from another place")
+    if _same_layout(have, want):
+        return trace.value(source, index)
+    if not _all_in_order(have, want):
         raise Refused("as_strided that is no alias")
-    return trace.value(source, index)
+    return trace.value(source, trace.space.reshape(index, shape_of(node), shape_of(source)))
+
+
+def _as_strided_scatter(trace: Trace, node: fx.Node, index: Index) -> str:
+    """A value written over all of another one, in the order of its memory."""
+    whole, piece, *layout = node.args[:4]
+    assert isinstance(whole, fx.Node) and isinstance(piece, fx.Node)
+    have = whole.meta["val"]
+    want = have.as_strided(*layout)
+    if _first_place(node, 0) != have.storage_offset() or not _all_in_order(have, want):
+        raise Refused("as_strided_scatter into a part")
+    if dtype_of(piece) is not dtype_of(node):
+        raise Refused("as_strided_scatter of another type")
+    return trace.value(piece, trace.space.reshape(index, shape_of(node), shape_of(piece)))
+
+
+def _first_place(node: fx.Node, default: int) -> int:
+    """Where an as_strided begins, counted from the start of the memory."""
+    at = 4 if node.target is aten.as_strided_scatter.default else 3
+    found: Any = node.args[at] if len(node.args) > at else node.kwargs.get("storage_offset")
+    return default if found is None else int(found)
+
+
+def _same_layout(have: torch.Tensor, want: torch.Tensor) -> bool:
+    """Do the same indices lead to the same places?"""
+    steps = zip(have.shape, have.stride(), want.stride(), strict=False)
+    return have.shape == want.shape and all(n == 1 or a == b for n, a, b in steps)
+
+
+def _all_in_order(have: torch.Tensor, want: torch.Tensor) -> bool:
+    """Are these two shapes of the same memory, one element behind the other?"""
+    dense = all(_same_layout(x, torch.empty(x.shape, device="meta")) for x in (have, want))
+    return have.numel() == want.numel() and dense
+
+
+def _copied(trace: Trace, node: fx.Node, index: Index) -> str:
+    """The second argument, as the first one is."""
+    return trace.operand(node.args[1], index, dtype_of(node))
+
+
+def _repeat(trace: Trace, node: fx.Node, index: Index) -> str:
+    source = _source(node)
+    shape = shape_of(source)
+    last = index[len(index) - len(shape) :]
+    inner = [trace.space.divmod(i, n)[1] for i, n in zip(last, shape, strict=True)]
+    return trace.value(source, trace.space.resolved(inner))
+
+
+def _flip(trace: Trace, node: fx.Node, index: Index) -> str:
+    dims: Any = node.args[1]
+    inner = list(index)
+    for dim in dims:
+        inner[dim] = inner[dim] * -1 + (shape_of(node)[dim] - 1)
+    return trace.value(_source(node), inner)
 
 
 def _full(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -133,37 +189,48 @@ def _gather(trace: Trace, node: fx.Node, index: Index) -> str:
     assert isinstance(source, fx.Node) and isinstance(dim, int) and isinstance(places, fx.Node)
     place = trace.value(places, index)
     dim %= len(index)
-    return _lookup(trace, source, index, dim, place)
+    return _lookup(trace, source, index, {dim: place})
 
 
 def _embedding(trace: Trace, node: fx.Node, index: Index) -> str:
     source, places = node.args[:2]
     assert isinstance(source, fx.Node) and isinstance(places, fx.Node)
     place = trace.value(places, index[:-1])
-    return _lookup(trace, source, (Affine(), index[-1]), 0, place)
+    return _lookup(trace, source, (Affine(), index[-1]), {0: place})
 
 
 def _index(trace: Trace, node: fx.Node, index: Index) -> str:
     source, places = node.args[:2]
     assert isinstance(source, fx.Node) and isinstance(places, (list, tuple))
-    dims = [dim for dim, place in enumerate(places) if place is not None]
-    if len(dims) != 1:
-        raise Refused("indexing by several tensors at once")
-    (dim,) = dims
-    where: Any = places[dim]
-    if dtype_of(where) is torch.bool:
+    tensors = {dim: place for dim, place in enumerate(places) if place is not None}
+    if any(dtype_of(place) in (torch.bool, torch.uint8) for place in tensors.values()):
         raise Refused("indexing by a mask")
-    rank = len(shape_of(where))
-    place = trace.value(where, index[dim : dim + rank])
-    inner = (*index[:dim], Affine(), *index[dim + rank :])
-    return _lookup(trace, source, inner, dim, place)
+    first, rank = where_indexed(places)
+    found = {
+        dim: trace.operand(p, index[first : first + rank], torch.int64)
+        for dim, p in tensors.items()
+    }
+    rest = iter([*index[:first], *index[first + rank :]])
+    inner = tuple(Affine() if d in found else next(rest) for d in range(len(shape_of(source))))
+    return _lookup(trace, source, inner, found)
 
 
-def _lookup(trace: Trace, source: fx.Node, index: Index, dim: int, place: str) -> str:
+def where_indexed(places: Sequence[Any]) -> tuple[int, int]:
+    """Which dims of a result of indexing are those of the index tensors: the first, how many."""
+    dims = [dim for dim, place in enumerate(places) if place is not None]
+    rank = max(len(shape_of(places[dim])) for dim in dims)
+    together = dims == list(range(dims[0], dims[-1] + 1))
+    return (dims[0] if together else 0), rank
+
+
+def _lookup(trace: Trace, source: fx.Node, index: Index, places: Mapping[int, str]) -> str:
     source = storage_of(source)
-    size = shape_of(source)[dim]
-    wrapped = trace.state("i64", f"bounded({place}, {size}, failed)", [place])
-    return trace.load_at(source, index, dim, wrapped)
+    shape = shape_of(source)
+    wrapped = {
+        dim: trace.state("i64", f"bounded({place}, {shape[dim]}, failed)", [place])
+        for dim, place in places.items()
+    }
+    return trace.load_at(source, index, wrapped)
 
 
 def storage_of(node: fx.Node) -> fx.Node:
@@ -226,6 +293,7 @@ VIEWS: dict[Any, Rule] = {
     aten.slice.Tensor: _slice,
     aten.select.int: _select,
     aten.as_strided.default: _as_strided,
+    aten.repeat.default: _repeat,
     operator.getitem: _piece,
 }
 """Views: the index is rewritten, nothing is computed."""
@@ -238,6 +306,10 @@ RULES: dict[Any, Rule] = {
     aten.scalar_tensor.default: _full,
     aten.empty.memory_format: _zero,
     prims.iota.default: _iota,
+    aten.copy.default: _copied,
+    aten.flip.default: _flip,
+    prims.rev.default: _flip,
+    aten.as_strided_scatter.default: _as_strided_scatter,
     aten.gather.default: _gather,
     aten.embedding.default: _embedding,
     aten.index.Tensor: _index,

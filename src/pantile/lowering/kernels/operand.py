@@ -63,7 +63,7 @@ def _as_it_lies(writer: Writer, node: fx.Node, axes: Sequence[Axis], free: int) 
         return None
     (address,) = trace.statements[0].sums
     address = trace.space.resolve(address)
-    strides = [_stride(trace.space, address, axis) for axis in axes[free:]]
+    strides = [stride_of(trace.space, address, axis) for axis in axes[free:]]
     if any(stride is None for stride in strides):
         return None
     (pointer,) = trace.used.values()
@@ -73,7 +73,7 @@ def _as_it_lies(writer: Writer, node: fx.Node, axes: Sequence[Axis], free: int) 
     return Operand(pointer, found, batch, trace.space)
 
 
-def _stride(space: Space, address: Affine, axis: Axis) -> int | None:
+def stride_of(space: Space, address: Affine, axis: Axis) -> int | None:
     """By how much an address grows with an axis, also if that was split; None if not evenly."""
     leaves = [leaf for leaf in space.leaves(axis) if leaf.size > 1]
     if not leaves:

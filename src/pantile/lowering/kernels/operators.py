@@ -22,3 +22,15 @@ def max_pool(*_: Any) -> None:
 
 def max_pool_input(*_: Any) -> None:
     """Gradient of max_pool with respect to its input: (gradient, input, window)."""
+
+
+def avg_pool(*_: Any) -> None:
+    """The mean of each window: (input, window, what to divide by, divisor or 0)."""
+
+
+def avg_pool_input(*_: Any) -> None:
+    """Gradient of avg_pool with respect to its input: (gradient, window, how, divisor)."""
+
+
+def fma(*_: Any) -> None:
+    """a * b + c. Inductor's own, which is known only where Inductor was imported."""

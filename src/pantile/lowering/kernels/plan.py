@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.expressions import (
     CONSTANTS,
     LOOKUPS,
@@ -355,6 +356,8 @@ class Plan:
         target = self.targets[node]
         if kernel.family.reads_apart and target in self.leaves(kernel.anchor):
             return False
+        if any(piece.whole is node for piece in self.pieces.values()):
+            return False  # its pieces are written before
         for other in self._readers[target]:
             if other is node:
                 continue
@@ -372,6 +375,8 @@ class Plan:
 
     def _reads_in_place(self, node: fx.Node, target: fx.Node) -> bool:
         """Is the old value read only where the new one is written?"""
+        if self._family(node) is not None:
+            return target not in self.leaves(node)
         trace = Trace(self, probing=True, computed={node})
         axes = [Axis(size) for size in shape_of(node)]
         trace.value(node, index_of(axes))
@@ -425,4 +430,4 @@ _SEVERAL = frozenset({aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.
 
 def conv_graph(nodes: Sequence[fx.Node]) -> bool:
     """Are there convolutions, so that images lie channels last?"""
-    return any(node.target is aten.convolution.default for node in nodes)
+    return any(node.target in (aten.convolution.default, own.conv_input) for node in nodes)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.index import Index
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
@@ -33,13 +34,34 @@ def _arithmetic(text: str) -> Rule:
     return rule
 
 
+def _rounding(name: str) -> Rule:
+    """Whole numbers stay what they are."""
+    rounds = _function(name)
+
+    def rule(trace: Trace, node: fx.Node, index: Index) -> str:
+        if dtype_of(node).is_floating_point:
+            return rounds(trace, node, index)
+        return trace.operand(node.args[0], index, dtype_of(node))
+
+    return rule
+
+
+def _remainder(trace: Trace, node: fx.Node, index: Index) -> str:
+    if dtype_of(node).is_floating_point:
+        return _arithmetic("op_fmod({0}, {1})")(trace, node, index)
+    divisor = node.args[1]
+    if not isinstance(divisor, int) or divisor <= 0:  # by zero it would end the process
+        raise Refused("remainders of whole numbers by other than a positive constant")
+    return _arithmetic("{0} % {1}")(trace, node, index)
+
+
 def _scaled(sign: str) -> Rule:
     """Sum or difference, the second operand times `alpha`."""
 
     def rule(trace: Trace, node: fx.Node, index: Index) -> str:
         dtype = dtype_of(node)
         a, b = (trace.operand(value, index, dtype) for value in node.args[:2])
-        alpha = node.kwargs.get("alpha", 1)
+        alpha = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
         if alpha != 1:
             factor = trace.operand(alpha, index, dtype)
             b = trace.state(cpp(dtype), f"{factor} * {b}", [b, factor])
@@ -115,40 +137,44 @@ def _function(name: str) -> Rule:
 
 _FUNCTIONS = (
     "abs",
-    "ceil",
     "cos",
     "erf",
     "exp",
     "exp2",
     "expm1",
-    "floor",
     "log",
     "log1p",
     "log2",
     "reciprocal",
     "relu",
-    "round",
     "rsqrt",
     "sigmoid",
     "sign",
     "sin",
     "sqrt",
     "tanh",
-    "trunc",
 )
+_ROUNDINGS = ("ceil", "floor", "round", "trunc")
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_BITS = {"and": "&", "or": "|", "xor": "^", "left_shift": "<<", "right_shift": ">>"}
+_BITS = {
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "xor": "{0} ^ {1}",
+    "left_shift": "op_left({0}, {1})",
+    "right_shift": "op_right({0}, {1})",
+}
 
 POINTWISE: dict[Any, Rule] = {
     **{getattr(aten, name).default: _function(name) for name in _FUNCTIONS},
+    **{getattr(aten, name).default: _rounding(name) for name in _ROUNDINGS},
     **{
         getattr(getattr(aten, name), overload): _comparison(f"{{0}} {sign} {{1}}")
         for name, sign in _COMPARISONS.items()
         for overload in ("Tensor", "Scalar")
     },
     **{
-        getattr(getattr(aten, f"bitwise_{name}"), overload): _arithmetic(f"{{0}} {sign} {{1}}")
-        for name, sign in _BITS.items()
+        getattr(getattr(aten, f"bitwise_{name}"), overload): _arithmetic(text)
+        for name, text in _BITS.items()
         for overload in ("Tensor", "Scalar" if name in ("and", "or", "xor") else "Tensor_Scalar")
     },
     aten.add.Tensor: _scaled("+"),
@@ -159,15 +185,17 @@ POINTWISE: dict[Any, Rule] = {
     aten.mul.Scalar: _arithmetic("{0} * {1}"),
     aten.div.Tensor: _arithmetic("{0} / {1}"),
     aten.div.Scalar: _arithmetic("{0} / {1}"),
-    aten.neg.default: _arithmetic("-{0}"),
+    aten.neg.default: _arithmetic("-({0})"),
     aten.maximum.default: _arithmetic("op_max({0}, {1})"),
     aten.minimum.default: _arithmetic("op_min({0}, {1})"),
-    aten.fmod.Tensor: _arithmetic("op_fmod({0}, {1})"),
-    aten.fmod.Scalar: _arithmetic("op_fmod({0}, {1})"),
+    aten.fmod.Tensor: _remainder,
+    aten.fmod.Scalar: _remainder,
     aten.clamp.default: _clamp,
     aten.clamp.Tensor: _clamp,
     aten.clamp_min.default: _arithmetic("op_max({0}, {1})"),
     aten.clamp_max.default: _arithmetic("op_min({0}, {1})"),
+    aten.clamp_min.Tensor: _arithmetic("op_max({0}, {1})"),
+    aten.clamp_max.Tensor: _arithmetic("op_min({0}, {1})"),
     aten.where.self: _where,
     aten.pow.Tensor_Tensor: _power,
     aten.pow.Tensor_Scalar: _power,

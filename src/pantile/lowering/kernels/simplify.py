@@ -14,10 +14,22 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels import operators as own
+from pantile.lowering.kernels.convolutions import simplify_convolution
 from pantile.lowering.kernels.expressions import ALIASES, VIEWS
+from pantile.lowering.kernels.nodes import new_node
 from pantile.lowering.kernels.refused import Refused
 
 aten = torch.ops.aten
+
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+_MEANS = frozenset(
+    {
+        aten.avg_pool2d.default,
+        aten.avg_pool2d_backward.default,
+        aten._adaptive_avg_pool2d.default,
+        aten._adaptive_avg_pool2d_backward.default,
+    }
+)
 
 
 def simplify(graph: fx.Graph) -> None:
@@ -27,12 +39,16 @@ def simplify(graph: fx.Graph) -> None:
             continue
         if node.target is aten.copy_.default and _written(node).op != "placeholder":
             _forward_copy(graph, node)
-        elif node.target is aten.convolution_backward.default:
-            _divide_convolution(graph, node)
+        elif node.target in _CONVOLUTIONS:
+            simplify_convolution(graph, node)
         elif node.target is aten.max_pool2d_with_indices.default:
             _pool_values(graph, node)
         elif node.target is aten.max_pool2d_with_indices_backward.default:
             _pool_gradient(graph, node)
+        elif str(node.target) == "prims.fma.default":
+            node.target = own.fma
+        elif node.target in _MEANS:
+            _pool_means(graph, node)
     for node in reversed(list(graph.nodes)):
         unused = node.op == "call_function" and not node.users
         if unused and node.target is not aten.copy_.default:
@@ -61,34 +77,6 @@ def _forward_copy(graph: fx.Graph, node: fx.Node) -> None:
     graph.erase_node(node)
 
 
-def _new(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: torch.Tensor) -> fx.Node:
-    node = graph.call_function(target, args)
-    node.meta["val"] = like
-    return node
-
-
-def _divide_convolution(graph: fx.Graph, node: fx.Node) -> None:
-    gradient, source, weight, _biases, *geometry, _ = node.args
-    values = node.meta["val"]
-    with graph.inserting_before(node):
-        for user in list(node.users):
-            if user.target is not operator.getitem:
-                raise Refused("the gradients of a convolution as a tuple")
-            which: Any = user.args[1]
-            like = values[which]
-            if which == 0:
-                part = _new(graph, own.conv_input, (gradient, weight, tuple(geometry)), like)
-            elif which == 1:
-                part = _new(graph, own.conv_weight, (gradient, source, tuple(geometry)), like)
-            else:
-                assert isinstance(gradient, fx.Node)
-                dims = [d for d in range(gradient.meta["val"].dim()) if d != 1]
-                part = _new(graph, aten.sum.dim_IntList, (gradient, dims), like)
-            user.replace_all_uses_with(part)
-            graph.erase_node(user)
-    graph.erase_node(node)
-
-
 def _window(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Size, stride, padding, dilation, each for height and width."""
     size, stride, padding, dilation, *_ = (*args, *(None,) * 4)
@@ -102,7 +90,7 @@ def _pool_values(graph: fx.Graph, node: fx.Node) -> None:
         if user.target is operator.getitem and user.args[1] == 0:
             with graph.inserting_before(node):
                 args = (source, _window(tuple(window)))
-                values = _new(graph, own.max_pool, args, user.meta["val"])
+                values = new_node(graph, own.max_pool, args, user.meta["val"])
             user.replace_all_uses_with(values)
             graph.erase_node(user)
 
@@ -112,6 +100,28 @@ def _pool_gradient(graph: fx.Graph, node: fx.Node) -> None:
     assert isinstance(places, fx.Node)
     with graph.inserting_before(node):
         args = (gradient, source, _window(tuple(window)))
-        result = _new(graph, own.max_pool_input, args, node.meta["val"])
+        result = new_node(graph, own.max_pool_input, args, node.meta["val"])
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
+def _pool_means(graph: fx.Graph, node: fx.Node) -> None:
+    """Means of windows, or the gradient of these."""
+    backward = node.target in (
+        aten.avg_pool2d_backward.default,
+        aten._adaptive_avg_pool2d_backward.default,
+    )
+    rest = [*node.args[2 if backward else 1 :], *(None,) * 6]
+    if node.target in (aten.avg_pool2d.default, aten.avg_pool2d_backward.default):
+        *window, _, counts, divisor = rest[:6]
+        how = "AVG_INSIDE" if counts is False else "AVG_ALL"
+        args: tuple[Any, ...] = (_window((*window,)), how, divisor or 0)
+    else:
+        args = (((1, 1), (1, 1), (0, 0), (1, 1)), "AVG_ADAPTIVE", 0)
+    target = own.avg_pool_input if backward else own.avg_pool
+    flat = tuple(number for pair in args[0] for number in pair)
+    with graph.inserting_before(node):
+        args = (node.args[0], flat, *args[1:])
+        result = new_node(graph, target, args, node.meta["val"])
     node.replace_all_uses_with(result)
     graph.erase_node(node)

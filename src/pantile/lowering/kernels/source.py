@@ -23,7 +23,9 @@ TEMPLATES = (
     "conv_forward.h",
     "conv_input.h",
     "conv_weight.h",
+    "depthwise.h",
     "pool.h",
+    "avg_pool.h",
     "threads.h",
     "program.h",
 )
@@ -102,7 +104,12 @@ def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str])
 
 def _is_used(name: str, kernels: Sequence[str]) -> bool:
     """Templates that no kernel needs only cost time to compile."""
-    words = {"gemm.h": "gemm<", "pool.h": "Pool<"}
+    words = {
+        "gemm.h": "emm<",
+        "pool.h": "Pool<",
+        "avg_pool.h": "avg_pool",
+        "depthwise.h": "depthwise",
+    }
     word = words.get(name, "Conv<" if name.startswith("conv") else "")
     return any(word in kernel for kernel in kernels)
 

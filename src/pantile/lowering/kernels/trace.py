@@ -10,7 +10,7 @@ A statement knows the axes it depends on, so a kernel can put it into the outerm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -76,6 +76,7 @@ class Trace:
     """Values with memory that are computed here, not loaded."""
     prefix: str = "v"
     _memo: dict[Any, str] = field(default_factory=dict)
+    _stated: dict[Any, str] = field(default_factory=dict)
 
     def value(self, node: fx.Node, index: Sequence[Affine]) -> str:
         """The name of a value at an index."""
@@ -117,10 +118,13 @@ class Trace:
     def state(
         self, cpp_type: str, text: str, needs: Sequence[str] = (), sums: Sequence[Affine] = ()
     ) -> str:
-        """A new statement; its name."""
-        name = f"{self.prefix}{len(self.statements)}"
-        self.statements.append(Statement(name, cpp_type, text, tuple(needs), tuple(sums)))
-        return name
+        """The name of a statement: a new one, unless the same was made before."""
+        key = (cpp_type, text, tuple(self.space.resolve(part).key for part in sums))
+        if key not in self._stated:
+            name = f"{self.prefix}{len(self.statements)}"
+            self.statements.append(Statement(name, cpp_type, text, tuple(needs), tuple(sums)))
+            self._stated[key] = name
+        return self._stated[key]
 
     def load(self, node: fx.Node, index: Sequence[Affine]) -> str:
         """Read a value from its memory."""
@@ -131,16 +135,17 @@ class Trace:
         pointer, rest = self.point(buffer, buffer.address(index))
         return self.state(buffer.cpp, f"{pointer.name}[{{0}}]", (), [rest])
 
-    def load_at(self, node: fx.Node, index: Sequence[Affine], dim: int, place: str) -> str:
-        """Read a value where a computed number says, in one dim."""
+    def load_at(self, node: fx.Node, index: Sequence[Affine], places: Mapping[int, str]) -> str:
+        """Read a value where computed numbers say, in some dims."""
         self.reads.append(Read(node, tuple(index), whole=True))
         if self.probing:
             return "0"
         buffer = self._buffer(node)
-        fixed = [Affine() if d == dim else part for d, part in enumerate(index)]
+        fixed = [Affine() if d in places else part for d, part in enumerate(index)]
         pointer, rest = self.point(buffer, buffer.address(fixed))
-        text = f"{pointer.name}[{{0}} + {place} * {buffer.strides[dim]}]"
-        return self.state(buffer.cpp, text, [place], [rest])
+        steps = "".join(f" + {place} * {buffer.strides[d]}" for d, place in places.items())
+        text = f"{pointer.name}[{{0}}{steps}]"
+        return self.state(buffer.cpp, text, list(places.values()), [rest])
 
     def point(self, buffer: Buffer, address: Affine) -> tuple[Pointer, Affine]:
         """A pointer the kernel must be given, and what is to be added to it."""

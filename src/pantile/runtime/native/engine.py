@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -156,6 +157,11 @@ class NativeEngine:
     def entries(self) -> list[Entry]:
         """The executables in use."""
         return [step.entry for step in self._steps.values() if step is not None]
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """What was decided when the programs in use were compiled."""
+        steps = [step for step in self._steps.values() if step is not None]
+        return [facts for step in steps for facts in step.decisions().values()]
 
     def offer(self, entries: Sequence[Entry]) -> None:
         """Executables that may be used instead of compiling, if they fit."""

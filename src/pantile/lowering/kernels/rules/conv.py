@@ -27,11 +27,12 @@ _PANEL = 64
 
 @dataclass(frozen=True)
 class Geometry:
-    """Stride, padding and dilation of a two-dimensional convolution."""
+    """Stride, padding and dilation of a two-dimensional convolution, and its groups."""
 
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    groups: int
 
     @staticmethod
     def of(arguments: Any) -> Geometry:
@@ -39,11 +40,8 @@ class Geometry:
         stride, padding, dilation, transposed, _, groups = arguments
         if transposed:
             raise Refused("a transposed convolution")
-        if groups != 1:
-            raise Refused("a convolution in groups")
-        return Geometry(
-            *(tuple(x) * 2 if len(x) == 1 else tuple(x) for x in (stride, padding, dilation))
-        )
+        pairs = [tuple(x) * 2 if len(x) == 1 else tuple(x) for x in (stride, padding, dilation)]
+        return Geometry(pairs[0], pairs[1], pairs[2], groups)
 
 
 class _Conv(Family):
@@ -81,16 +79,13 @@ class ConvForward(_Conv):
         node = kernel.anchor
         source, weight = self.operands(node)
         x = image(writer, source)
-        shapes = shape_of(source), shape_of(weight), shape_of(node)
-        form = _form(self.geometry(node), shapes, x, None)
-        packed = _packed(writer, weight, form, "forward")
+        form = Form.of(self.geometry(node), (source, weight, node), x, None)
         trace = Trace(writer.plan)
         axes = named_axes(node, "n c h w")
         if node.args[2] is not None:
             term = trace.operand(node.args[2], [Affine.of(axes[1])], torch.float32)
             trace.given[node] = trace.state("float", f"{ACC} + {term}", [ACC, term])
-        call = f"conv_forward<{form}>({x.pointer.name}, {packed.name}"
-        emit_images(kernel, writer, trace, axes, call, [x.pointer, Pointer(packed)])
+        form.emit_images(kernel, writer, trace, axes, "forward", x)
 
 
 class ConvInput(_Conv):
@@ -101,12 +96,9 @@ class ConvInput(_Conv):
         node = kernel.anchor
         gradient, weight = self.operands(node)
         dy = image(writer, gradient)
-        shapes = shape_of(node), shape_of(weight), shape_of(gradient)
-        form = _form(self.geometry(node), shapes, None, dy)
-        packed = _packed(writer, weight, form, "input")
-        call = f"conv_input<{form}>({dy.pointer.name}, {packed.name}"
+        form = Form.of(self.geometry(node), (node, weight, gradient), None, dy)
         axes = named_axes(node, "n c h w")
-        emit_images(kernel, writer, Trace(writer.plan), axes, call, [dy.pointer, Pointer(packed)])
+        form.emit_images(kernel, writer, Trace(writer.plan), axes, "input", dy)
 
 
 class ConvWeight(_Conv):
@@ -119,20 +111,123 @@ class ConvWeight(_Conv):
         node = kernel.anchor
         gradient, source = self.operands(node)
         dy, x = image(writer, gradient), image(writer, source)
-        shapes = shape_of(source), shape_of(node), shape_of(gradient)
-        form = _form(self.geometry(node), shapes, x, dy)
-        writer.need_scratch(f"{form}::weight_scratch")
+        form = Form.of(self.geometry(node), (source, node, gradient), x, dy)
         trace = Trace(writer.plan)
         o, i, kh, kw = axes = named_axes(node, "o i kh kw")
         stores = stores_of(writer, kernel, trace, axes, None)
-        before, body = epilogue(trace, stores, [kh, kw, i], o, "first")
-        text = (
-            f"{before}\nconv_weight<{form}>({x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
-            f" [&](int kh, int kw, int i, int first, int count, const float* row) INLINE_CALL"
-            f" {{ {body} }});"
-        )
+        before, body = epilogue(trace, stores, [kh, kw, i], o, form.first(form.outputs))
+        text = f"{before}\n{form.weight_call(x, dy)} {{ {body} }});"
+        if not form.depthwise:
+            writer.need_scratch(f"{form.text}::weight_scratch")
         used = {**trace.used, x.pointer.name: x.pointer, dy.pointer.name: dy.pointer}
         writer.function(text, used, f"convolution, to weight {node.name}")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A convolution as a C++ type: of all channels, or of one of several groups."""
+
+    text: str
+    groups: int
+    inputs: int
+    """Channels of one group."""
+    outputs: int
+    weight: fx.Node
+
+    @staticmethod
+    def of(
+        geometry: Geometry,
+        nodes: tuple[fx.Node, fx.Node, fx.Node],
+        x: Operand | None,
+        y: Operand | None,
+    ) -> Form:
+        """The nodes have the shapes of images, weight and results."""
+        (n, ic, h, w), weight, (_, oc, oh, ow) = (shape_of(node) for node in nodes)
+        groups = geometry.groups
+        alone = groups == ic == oc  # each channel by itself: vectors of channels
+        inputs, outputs = (ic, oc) if alone else (ic // groups, oc // groups)
+        numbers = [n, inputs, h, w, outputs, oh, ow, weight[2], weight[3]]
+        numbers += [*geometry.stride, *geometry.padding, *geometry.dilation]
+        for operand, (channels, rows, columns) in ((x, (ic, h, w)), (y, (oc, oh, ow))):
+            if operand is None:
+                numbers += [rows * columns * channels, columns * channels, channels]
+            else:
+                numbers += [operand.strides[0], operand.strides[2], operand.strides[3]]
+        return Form(f"Conv<{', '.join(map(str, numbers))}>", groups, inputs, outputs, nodes[1])
+
+    @property
+    def depthwise(self) -> bool:
+        """Is each channel convolved by itself?"""
+        return self.groups > 1 and self.groups == self.inputs == self.outputs
+
+    @property
+    def _loop(self) -> str:
+        """Over the groups, if they are done one after another."""
+        apart = self.groups > 1 and not self.depthwise
+        return f"for (int group = 0; group < {self.groups}; group++) " if apart else ""
+
+    def first(self, channels: int) -> str:
+        """The first channel of a row that an epilogue is given."""
+        return f"group * {channels} + first" if self._loop else "first"
+
+    def _from(self, pointer: str, step: int) -> str:
+        return f"{pointer} + group * {step}" if self._loop else pointer
+
+    def emit_images(
+        self,
+        kernel: Kernel,
+        writer: Writer,
+        trace: Trace,
+        axes: list[Axis],
+        to: str,
+        given: Operand,
+    ) -> None:
+        """A kernel whose result is images: forward, or to the input."""
+        packed = self._packed(writer, to)
+        read, made = (self.inputs, self.outputs)[:: 1 if to == "forward" else -1]
+        kind = "depthwise" if self.depthwise else "conv"
+        weight = f"{packed.name} + group * {self.text}::packed_{to}" if self._loop else packed.name
+        x = self._from(given.pointer.name, read)
+        call = f"{self._loop}{kind}_{to}<{self.text}>({x}, {weight}"
+        pointers = [given.pointer, Pointer(packed)]
+        emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
+
+    def weight_call(self, x: Operand, dy: Operand) -> str:
+        """The call that sums the gradient of the weight, up to the body of its epilogue."""
+        parameters = "int first, int count, const float* row) INLINE_CALL"
+        if self.depthwise:
+            return (
+                f"depthwise_weight<{self.text}>({x.pointer.name}, {dy.pointer.name}, t, T,"
+                f" [&](int kh, int kw, {parameters}"
+            )
+        a, b = self._from(x.pointer.name, self.inputs), self._from(dy.pointer.name, self.outputs)
+        return (
+            f"{self._loop}conv_weight<{self.text}>({a}, {b}, scratch, t, T,"
+            f" [&](int kh, int kw, int i, {parameters}"
+        )
+
+    def _packed(self, writer: Writer, order: str) -> Buffer:
+        """The weight in the order that a kernel reads it."""
+        axes = [Axis(size) for size in shape_of(self.weight)]
+        oc, ic, kh, kw = shape_of(self.weight)
+        plain = strided(writer, self.weight, axes)
+        if plain.strides != (ic * kh * kw, kh * kw, kw, 1):
+            plain = strided(writer, self.weight, axes, as_it_lies=False)
+        panels, rest = (oc // self.groups, ic) if order == "forward" else (ic, oc // self.groups)
+        function, size = f"pack_{order}", f"{self.text}::packed_{order}"
+        if self.depthwise:
+            panels, rest = oc, 1
+            function, size = "pack_depthwise", f"depthwise_packed<{self.text}>"
+        times = self.groups if self._loop else 1
+        packed = writer.temporary([(panels + _PANEL) * rest * kh * kw * times])
+        to = f"{packed.name} + group * {size}" if self._loop else packed.name
+        source = self._from(plain.pointer.name, self.outputs * ic * kh * kw)
+        text = (
+            f"static_assert({size} * {times} <= {packed.size});"
+            f"\n{self._loop}{function}<{self.text}>({source}, {to}, t, T);"
+        )
+        writer.function(text, [plain.pointer, Pointer(packed)], f"packs {self.weight.name}")
+        return packed
 
 
 def named_axes(node: fx.Node, names: str) -> list[Axis]:
@@ -147,18 +242,19 @@ def emit_images(
     axes: list[Axis],
     call: str,
     read: Sequence[Pointer],
+    first: str = "first",
 ) -> None:
     """A kernel that gives its results pixel by pixel, channels side by side."""
     n, c, h, w = axes
     stores = stores_of(writer, kernel, trace, axes, CHANNELS_LAST)
-    before, body = epilogue(trace, stores, [n, h, w], c, "first")
+    before, body = epilogue(trace, stores, [n, h, w], c, first)
     text = (
         f"{before}\n{call}, t, T,"
         " [&](int n, int h, int w, int first, int count, const float* row) INLINE_CALL"
         f" {{ {body} }});"
     )
     used = {**trace.used, **{pointer.name: pointer for pointer in read}}
-    writer.function(text, used, f"{call.partition('<')[0]} {kernel.anchor.name}")
+    writer.function(text, used, f"images {kernel.anchor.name}")
 
 
 def image(writer: Writer, node: fx.Node) -> Operand:
@@ -168,37 +264,3 @@ def image(writer: Writer, node: fx.Node) -> Operand:
     if found.strides[1] == 1 or shape_of(node)[1] == 1:
         return found
     return strided(writer, node, axes, order=CHANNELS_LAST, as_it_lies=False)
-
-
-def _form(
-    geometry: Geometry,
-    shapes: tuple[tuple[int, ...], ...],
-    x: Operand | None,
-    y: Operand | None,
-) -> str:
-    """The convolution as a C++ type; the shapes are those of images, weight and results."""
-    (n, ic, h, w), weight, (_, oc, oh, ow) = shapes
-    numbers = [n, ic, h, w, oc, oh, ow, weight[2], weight[3]]
-    numbers += [*geometry.stride, *geometry.padding, *geometry.dilation]
-    for operand, (channels, rows, columns) in ((x, (ic, h, w)), (y, (oc, oh, ow))):
-        if operand is None:
-            numbers += [rows * columns * channels, columns * channels, channels]
-        else:
-            numbers += [operand.strides[0], operand.strides[2], operand.strides[3]]
-    return f"Conv<{', '.join(map(str, numbers))}>"
-
-
-def _packed(writer: Writer, weight: fx.Node, form: str, order: str) -> Buffer:
-    axes = [Axis(size) for size in shape_of(weight)]
-    oc, ic, kh, kw = shape_of(weight)
-    plain = strided(writer, weight, axes)
-    if plain.strides != (ic * kh * kw, kh * kw, kw, 1):
-        plain = strided(writer, weight, axes, as_it_lies=False)
-    panels, rest = (oc, ic) if order == "forward" else (ic, oc)
-    packed = writer.temporary([(panels + _PANEL) * rest * kh * kw])
-    text = (
-        f"static_assert({form}::packed_{order} <= {packed.size});"
-        f"\npack_{order}<{form}>({plain.pointer.name}, {packed.name}, t, T);"
-    )
-    writer.function(text, [plain.pointer, Pointer(packed)], f"packs {weight.name}")
-    return packed

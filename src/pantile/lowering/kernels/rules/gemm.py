@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.emission import ACC, decoded, epilogue, stores_of
+from pantile.lowering.kernels.emission import ACC, Store, decoded, epilogue, stores_of
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Axis, index_of
-from pantile.lowering.kernels.operand import Operand, strided
+from pantile.lowering.kernels.operand import Operand, stride_of, strided
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
@@ -84,15 +85,17 @@ class _Product:
         m, n = (self.n, self.m) if turned else (self.m, self.n)
         gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}>"
         self.writer.need_scratch(f"{gemm}::scratch")
-        text = before + self._call(gemm, outer, body, a, b)
+        ahead = _ahead(trace, stores, outer, lane)
+        text = before + self._call(gemm, outer, body, a, b, ahead)
         used = {**trace.used, a.pointer.name: a.pointer, b.pointer.name: b.pointer}
         self.writer.function(text, used, f"product {m}x{n}x{self.k} {self.kernel.anchor.name}")
 
-    def _call(self, gemm: str, outer: Axis, body: str, a: Operand, b: Operand) -> str:
+    def _call(self, gemm: str, outer: Axis, body: str, a: Operand, b: Operand, ahead: str) -> str:
         parameters = f"int {outer.name}, int first, int count, const float* row"
         text = f"\nauto ep = [&]({parameters}) INLINE_CALL {{ {body} }};"
         if self.batch is None:
-            return f"{text}\ngemm<{gemm}>({a.pointer.name}, {b.pointer.name}, scratch, t, T, ep);"
+            operands = f"{a.pointer.name}, {b.pointer.name}"
+            return f"{text}\ngemm<{gemm}>({operands}, scratch, t, T, ep, {ahead});"
         name, size = self.batch.name, self.batch.size
         places = "".join(
             f"\nconst float* {side}; {{ {decoded(x.space, self.batch)}"
@@ -146,6 +149,16 @@ class _Product:
             for name, place in (("row", -2), ("column", -1))
         }
         return min(near, key=lambda name: near[name])
+
+
+def _ahead(trace: Trace, stores: Sequence[Store], outer: Axis, lane: Axis) -> str:
+    """The first result that lies in rows, to be fetched while a tile is multiplied."""
+    for store in stores:
+        address = trace.space.resolve(store.address)
+        row = stride_of(trace.space, address, outer)
+        if store.pointer.buffer.cpp == "float" and row and address.factor(lane) == 1:
+            return f"Ahead{{{store.pointer.name}, {row}}}"
+    return "Ahead{}"
 
 
 def _read_cost(m: int, n: int, k: int, bk: int, bn: int) -> float:

@@ -18,7 +18,9 @@ from pantile.lowering.kernels.types import dtype_of, shape_of
 from pantile.lowering.kernels.writer import Writer
 
 
-class _Pool(Family):
+class Pool(Family):
+    """Windows of images."""
+
     function = ""
     images = 1
     """How many of the arguments are images."""
@@ -47,13 +49,13 @@ class _Pool(Family):
         emit_images(kernel, writer, Trace(writer.plan), axes, call, read)
 
 
-class MaxPool(_Pool):
+class MaxPool(Pool):
     """The largest value of each window."""
 
     function = "max_pool"
 
 
-class MaxPoolInput(_Pool):
+class MaxPoolInput(Pool):
     """The gradient goes to where the largest value was."""
 
     function = "max_pool_input"

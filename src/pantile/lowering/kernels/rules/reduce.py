@@ -10,7 +10,7 @@ shape alone, never on threads: these divide the results.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import isinf, prod
 from typing import Any
 
 import torch
@@ -43,12 +43,19 @@ class _Operation:
 _SUM = _Operation(0, "{0} + {1}")
 _MAX = _Operation(float("-inf"), "op_max({0}, {1})")
 _MIN = _Operation(float("inf"), "op_min({0}, {1})")
+_PRODUCT = _Operation(1, "{0} * {1}")
+_ANY = _Operation(0, "{0} | {1}")
+_ALL = _Operation(1, "{0} & {1}")
 
 OPERATIONS: dict[Any, _Operation] = {
     aten.sum.dim_IntList: _SUM,
     aten.sum.default: _SUM,
     aten.amax.default: _MAX,
     aten.amin.default: _MIN,
+    aten.prod.default: _PRODUCT,
+    aten.prod.dim_int: _PRODUCT,
+    **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _ANY),
+    **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _ALL),
 }
 
 
@@ -65,8 +72,9 @@ class Reduce(Family):
     """Loops over results, and over what is added for each."""
 
     def check(self, node: fx.Node) -> None:
-        """Maxima only of floating numbers."""
-        if OPERATIONS[node.target] is not _SUM and not dtype_of(node).is_floating_point:
+        """Truth only of bool; maxima not of it."""
+        operation, dtype = OPERATIONS[node.target], dtype_of(node)
+        if operation is not _SUM and (operation in (_ANY, _ALL)) != (dtype is torch.bool):
             raise Refused(f"{node.target} of {dtype_of(node)}")
 
     def takes(self, anchor: fx.Node, radix: Radix) -> bool:
@@ -126,7 +134,11 @@ class _Reduction:
         return f"{to} = {self.operation.step.format(to, self.summand)};"
 
     def _begin(self, wide: int) -> str:
-        start = literal(self.operation.start, self.dtype)
+        value = self.operation.start
+        if isinf(value) and not self.dtype.is_floating_point:
+            limits = torch.iinfo(self.dtype)
+            value = limits.min if value < 0 else limits.max
+        start = literal(value, self.dtype)
         return f"{self.cpp} sums[{wide}]; for (int j = 0; j < {wide}; j++) sums[j] = {start};"
 
     def _lanes_are_results(self, after: Trace, stores: list[Store]) -> str:

@@ -8,10 +8,12 @@ import torch
 
 from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.families import Family
+from pantile.lowering.kernels.rules.avg_pool import AvgPool, AvgPoolInput
 from pantile.lowering.kernels.rules.cat import Cat
 from pantile.lowering.kernels.rules.conv import ConvForward, ConvInput, ConvWeight
 from pantile.lowering.kernels.rules.elementwise import Elementwise
 from pantile.lowering.kernels.rules.gemm import PRODUCTS, Gemm
+from pantile.lowering.kernels.rules.parts import PARTS
 from pantile.lowering.kernels.rules.pool import MaxPool, MaxPoolInput
 from pantile.lowering.kernels.rules.reduce import OPERATIONS, Reduce
 from pantile.lowering.kernels.rules.scatter import SCATTERS, ScatterAdd
@@ -29,5 +31,8 @@ FAMILIES: dict[Any, Family] = {
     own.conv_weight: ConvWeight(),
     own.max_pool: MaxPool(),
     own.max_pool_input: MaxPoolInput(),
+    own.avg_pool: AvgPool(),
+    own.avg_pool_input: AvgPoolInput(),
+    **PARTS,
     aten.cat.default: Cat(),
 }

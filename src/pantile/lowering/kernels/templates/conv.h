@@ -5,10 +5,15 @@
 //   forward order   [oc / NR][ic / CHUNK][kh][kw][CHUNK][NR]    panels of NR outputs
 //   input order     [ic / NR][oc / CHUNK][kh][kw][CHUNK][NR]    panels of NR inputs
 //
+// x and y may have strides of their own: one group of a grouped convolution is a Conv of its
+// channels with the strides of all channels, and pointers to its first.
+//
 // One chunk of one panel fits the nearest cache, with all its taps, beside the pixels it meets.
 // The last panel is filled up with zeros, so the kernels always multiply whole vectors.
 
 #pragma once
+
+#define APART_WHOLE APART __attribute__((noclone))  // and compiled once, not for each caller
 
 constexpr int conv_min(int a, int b) { return a < b ? a : b; }
 constexpr int conv_max(int a, int b) { return a > b ? a : b; }
@@ -93,53 +98,52 @@ INLINE void conv_mirror(vec (&rows)[LANES]) {
   if constexpr (LANES > 8) conv_swap_blocks<8>(rows);
 }
 
-// Where a chunked panel keeps channel `channel` of tap `tap`.
-template <int TAPS, int CHUNK, int NR>
-INLINE i64 conv_place(int channel, int tap) {
-  return ((i64)(channel / CHUNK * TAPS + tap) * CHUNK + channel % CHUNK) * NR;
-}
-
-// LANES outputs (rows of length IC * TAPS) to the forward order: columns become vectors.
-template <int IC, int TAPS, int CHUNK, int NR>
-APART void pack_forward_lanes(const float* weight, float* panel, int outputs) {
-  constexpr int LENGTH = IC * TAPS;
-  int ic = 0, tap = 0;
+// LANES outputs (rows of IC * TAPS) to the forward order: columns become vectors, NR apart in their
+// chunk. Sizes are no constants here, so that one function serves every convolution.
+APART_WHOLE void pack_forward_lanes(const float* weight, float* panel, int outputs, int IC,
+                                    int TAPS, int CHUNK, int NR) {
+  i64 length = (i64)IC * TAPS, column = 0;
+  int tap = 0, channel = 0;  // of the chunk that starts at `panel`
   auto next = [&]() INLINE_CALL {
-    float* to = panel + conv_place<TAPS, CHUNK, NR>(ic, tap);
-    if (++tap == TAPS) tap = 0, ic++;
+    float* to = panel + ((i64)tap * CHUNK + channel) * NR;
+    if (++tap == TAPS) tap = 0, channel++;
+    if (channel == CHUNK) channel = 0, panel += (i64)TAPS * CHUNK * NR;
     return to;
   };
-  int column = 0;
   if (outputs == LANES) {
-    ROLLED for (; column + LANES <= LENGTH; column += LANES) {
+    ROLLED for (; column + LANES <= length; column += LANES) {
       vec rows[LANES];
-      UNROLLED for (int i = 0; i < LANES; i++) rows[i] = load(weight + (i64)i * LENGTH + column);
+      UNROLLED for (int i = 0; i < LANES; i++) rows[i] = load(weight + i * length + column);
       conv_mirror(rows);
-      UNROLLED for (int i = 0; i < LANES; i++) store(next(), rows[i]);
+      alignas(64) float columns[LANES * LANES];
+      UNROLLED for (int i = 0; i < LANES; i++) store(columns + i * LANES, rows[i]);
+      ROLLED for (int i = 0; i < LANES; i++) store(next(), load(columns + i * LANES));
     }
   }
-  ROLLED for (; column < LENGTH; column++) {
+  ROLLED for (; column < length; column++) {
     float* to = next();
-    ROLLED for (int i = 0; i < LANES; i++)
-      to[i] = i < outputs ? weight[(i64)i * LENGTH + column] : 0.0f;
+    ROLLED for (int i = 0; i < LANES; i++) to[i] = i < outputs ? weight[i * length + column] : 0.0f;
   }
 }
 
 template <class C>
 INLINE void pack_forward(const float* weight, float* packed, int t, int T) {
-  constexpr int NR = C::forward_panel, TAPS = C::KH * C::KW, GROUPS = C::forward_panels * NR / LANES;
-  for (i64 group = share(GROUPS, t, T); group < share(GROUPS, t + 1, T); group++) {
+  constexpr int NR = C::forward_panel, TAPS = C::KH * C::KW;
+  constexpr int GROUPS = C::forward_panels * NR / LANES;
+  ROLLED for (i64 group = share(GROUPS, t, T); group < share(GROUPS, t + 1, T); group++) {
     int first = group * LANES;
     float* panel = packed + C::packed_forward / C::forward_panels * (first / NR) + first % NR;
-    pack_forward_lanes<C::IC, TAPS, C::forward_chunk, NR>(
-        weight + (i64)first * C::IC * TAPS, panel, conv_max(0, conv_min(C::OC - first, LANES)));
+    pack_forward_lanes(weight + (i64)first * C::IC * TAPS, panel,
+                       conv_max(0, conv_min(C::OC - first, LANES)), C::IC, TAPS,
+                       C::forward_chunk, NR);
   }
 }
 
 // One chunk of the input order: NR inputs of `outputs` outputs. It is written in order, the reads
 // of each tap are strided, but lie in the nearest cache after the first.
-template <int IC, int TAPS, int CHUNK, int NR>
-APART void pack_input_chunk(const float* weight, float* to, int outputs, int inputs) {
+template <int TAPS, int NR>
+APART_WHOLE void pack_input_chunk(const float* weight, float* to, int outputs, int inputs, int IC,
+                                  int CHUNK) {
   ROLLED for (int tap = 0; tap < TAPS; tap++, to += CHUNK * NR)
     ROLLED for (int oc = 0; oc < outputs; oc++) {
       const float* from = weight + (i64)oc * IC * TAPS + tap;
@@ -160,7 +164,7 @@ INLINE void pack_input(const float* weight, float* packed, int t, int T) {
     int chunk = at / PANELS, panel = at % PANELS, ic = panel * NR, oc = chunk * CHUNK;
     const float* from = weight + ((i64)oc * C::IC + ic) * TAPS;
     float* to = packed + ((i64)panel * CHUNKS + chunk) * TAPS * CHUNK * NR;
-    pack_input_chunk<C::IC, TAPS, CHUNK, NR>(from, to, conv_min(CHUNK, C::OC - oc),
-                                             conv_min(NR, C::IC - ic));
+    pack_input_chunk<TAPS, NR>(from, to, conv_min(CHUNK, C::OC - oc), conv_min(NR, C::IC - ic),
+                               C::IC, CHUNK);
   }
 }

@@ -99,14 +99,14 @@ INLINE void conv_taps(const float* x, const float* panel, int count,
     }();
     const float* from = x + (G::OFFSET + J * G::NEXT) * G::XW;
     const float* weights = panel + (i64)J * G::WTAP;
-    if constexpr (RUN > 1 && RUN * G::K > 9) {
+    if constexpr (RUN > 1) {
       ROLLED for (int j = 0; j < RUN; j++)
         conv_add<G, IMAGES, WIDE, 0, WIDE>(from + j * G::NEXT * G::XW, weights + (i64)j * G::WTAP,
                                            count, sums);
     } else if constexpr (FROM < TO) {
       conv_add<G, IMAGES, WIDE, FROM, TO>(from, weights, count, sums);
     }
-    conv_taps<G, TILE, IMAGES, WIDE, J + (RUN * G::K > 9 ? conv_max(1, RUN) : 1)>(x, panel, count, sums);
+    conv_taps<G, TILE, IMAGES, WIDE, J + conv_max(1, RUN)>(x, panel, count, sums);
   }
 }
 
@@ -121,7 +121,7 @@ INLINE void conv_fetch(const float* x) {
 // One tile: x points at the column under its first pixel in the first of `rows` source rows.
 // `out` holds the sums of the chunks before, unless there were none (fresh), and gets the new ones.
 template <class G, int TILE, int IMAGES>
-APART void conv_tile(const float* x, const float* panel, int rows, int count, float* out,
+APART_WHOLE void conv_tile(const float* x, const float* panel, int rows, int count, float* out,
                      bool fresh) {
   constexpr int WIDE = G::width(TILE);
   vec sums[IMAGES][WIDE][G::NV];
@@ -174,7 +174,7 @@ struct ConvRows {
 };
 
 // What both directions do with a description D of one: all pixels of all panels, handed to
-// ep(n, h, w, channel, count, channels). Threads share the rows, or the panels where those are more.
+// ep(n, h, w, channel, count, channels). Threads share the rows, or the panels if those are more.
 template <class D, class Ep>
 struct ConvPixels {
   static constexpr int IMAGES = D::IMAGES, NR = D::NR, CHUNKS = conv_ceil(D::K, D::CHUNK);

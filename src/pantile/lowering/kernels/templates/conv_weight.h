@@ -55,7 +55,9 @@ struct ConvWeightSizes {
 
   static constexpr i64 SUMS = (i64)ROWS * NR;
   static constexpr int KEPT = conv_min(PANELS, conv_max(1, (int)(CONV_SUMS_FLOATS / SUMS)));
-  static constexpr i64 SCRATCH = SUMS * KEPT + OUTPUTS + COPY;
+  static constexpr bool ALONE = STRIP_IMAGES == C::N && STRIP_ROWS == C::OH;  // nothing to keep
+  static constexpr i64 SUMS_KEPT = ALONE ? MR * NR : SUMS * KEPT;
+  static constexpr i64 SCRATCH = SUMS_KEPT + OUTPUTS + COPY;
 };
 
 // Where the rows of a tile lie in x: inputs side by side, or (Taps) inputs of successive taps.
@@ -77,7 +79,8 @@ struct ConvStrip {
 };
 
 template <class Rows, int MR, int NV, int XSTEP, int DSTEP>
-APART void conv_sum(const float* x, const float* dy, ConvStrip strip, float* sums, bool fresh) {
+APART_WHOLE void conv_sum(const float* x, const float* dy, ConvStrip strip, float* sums,
+                          bool fresh) {
   vec kept[MR][NV];
   UNROLLED for (int r = 0; r < MR; r++)
     UNROLLED for (int v = 0; v < NV; v++)
@@ -101,53 +104,54 @@ APART void conv_sum(const float* x, const float* dy, ConvStrip strip, float* sum
     UNROLLED for (int v = 0; v < NV; v++) store(sums + (r * NV + v) * LANES, kept[r][v]);
 }
 
+// Copies `count` outputs of each pixel of a strip of dy to rows of NR, zeros behind them.
+APART_WHOLE void conv_copy_outputs(const float* dy, ConvStrip strip, int dy_column, int count,
+                                   int NR, float* copy) {
+  ROLLED for (int image = 0; image < strip.images; image++)
+    ROLLED for (int row = 0; row < strip.rows; row++) {
+      const float* from = dy + image * strip.dy_image + row * strip.dy_row;
+      ROLLED for (int column = 0; column < strip.columns; column++, copy += NR, from += dy_column) {
+        if (count == NR) ROLLED for (int i = 0; i < NR; i += LANES) store(copy + i, load(from + i));
+        else ROLLED for (int i = 0; i < NR; i++) copy[i] = i < count ? from[i] : 0.0f;
+      }
+    }
+}
+
+// Copies a row of x of `columns` pixels by parts of MR inputs (strides: of pixels in x, of parts in
+// the copy): whole vectors, each over the end of the one before.
+APART_WHOLE void conv_copy_parts(const float* x, int columns, int x_column, int IC, int MR,
+                                 i64 part_floats, float* copy) {
+  ROLLED for (int ic = 0; ic < IC; ic += MR, copy += part_floats) {
+    const float* from = x + ic;
+    float* to = copy;
+    bool inside = MR <= LANES && ic + LANES <= IC;
+    int count = conv_min(MR, IC - ic);
+    ROLLED for (int column = 0; column < columns; column++, from += x_column, to += MR) {
+      if (inside) store(to, load(from));
+      else ROLLED for (int i = 0; i < count; i++) to[i] = from[i];
+    }
+  }
+}
+
 template <class C>
 struct ConvWeight : ConvWeightSizes<C> {
   using S = ConvWeightSizes<C>;
 
-  // Copies COUNT outputs of each pixel of a strip to rows of NR, zeros behind them.
-  template <int COUNT>
-  APART void copy_outputs(const float* dy, int images, int rows, float* copy) {
+  // Copies the rows of x from `top` on that a strip reads: with their padding, or by parts.
+  INLINE void copy_inputs(const float* x, int images, int top, float* copy) {
     ROLLED for (int image = 0; image < images; image++)
-      ROLLED for (int row = 0; row < rows; row++) {
-        const float* from = dy + (i64)image * C::YN + (i64)row * C::YH;
-        ROLLED for (int column = 0; column < C::OW; column++, copy += S::NR, from += C::YW) {
-          if constexpr (COUNT == S::NR)
-            UNROLLED for (int i = 0; i < S::NR; i += LANES) store(copy + i, load(from + i));
-          else ROLLED for (int i = 0; i < S::NR; i++) copy[i] = i < COUNT ? from[i] : 0.0f;
+      ROLLED for (int row = 0; row < S::HEIGHT; row++) {
+        const float* from = x + (i64)image * C::XN + (i64)(top + row) * C::XH;
+        float* to = copy + image * S::IMAGE + (i64)row * S::ROW;
+        if constexpr (S::PADDED) {
+          constexpr int COLUMNS = conv_max(0, conv_min(C::W, S::WIDTH - C::PW));
+          memset(to, 0, sizeof(float) * S::ROW);
+          if (top + row >= 0 && top + row < C::H)
+            conv_copy_parts(from, COLUMNS, C::XW, C::IC, C::IC, 0, to + C::PW * C::IC);
+        } else {
+          conv_copy_parts(from, C::W, C::XW, C::IC, S::MR, S::PART, to);
         }
       }
-  }
-
-  // Copies the rows of x from `top` on that a strip reads, with their padding.
-  APART void copy_padded(const float* x, int images, int top, float* copy) {
-    ROLLED for (int image = 0; image < images; image++)
-      ROLLED for (int row = top; row < top + S::HEIGHT; row++, copy += S::ROW) {
-        constexpr int COLUMNS = conv_max(0, conv_min(C::W, S::WIDTH - C::PW));
-        memset(copy, 0, sizeof(float) * S::ROW);
-        if (row < 0 || row >= C::H) continue;
-        const float* from = x + (i64)image * C::XN + (i64)row * C::XH;
-        float* to = copy + C::PW * C::IC;
-        if constexpr (C::XW == C::IC) memcpy(to, from, sizeof(float) * COLUMNS * C::IC);
-        else ROLLED for (int column = 0; column < COLUMNS; column++)
-          ROLLED for (int i = 0; i < C::IC; i++) to[column * C::IC + i] = from[column * C::XW + i];
-      }
-  }
-
-  // Copies `rows` rows of x (of each image) by parts: whole vectors, each over the end of the last.
-  APART void copy_parts(const float* x, int images, int rows, float* copy) {
-    ROLLED for (int image = 0; image < images; image++)
-      ROLLED for (int row = 0; row < rows; row++)
-        ROLLED for (int part = 0; part < S::PARTS; part++) {
-          const float* from = x + (i64)image * C::XN + (i64)row * C::XH + part * S::MR;
-          float* to = copy + part * S::PART + image * S::IMAGE + (i64)row * S::ROW;
-          bool inside = part * S::MR + LANES <= C::IC;
-          int count = part < S::PARTS - 1 ? S::MR : S::LAST;
-          ROLLED for (int column = 0; column < C::W; column++, from += C::XW, to += S::MR) {
-            if (S::MR <= LANES && inside) store(to, load(from));
-            else ROLLED for (int i = 0; i < count; i++) to[i] = from[i];
-          }
-        }
   }
 
   // A tile of a part of the inputs of one tap: of the strip, the rectangle that the tap hits.
@@ -194,67 +198,60 @@ struct ConvWeight : ConvWeightSizes<C> {
   template <class Done>
   INLINE void strip(const float* x, const float* dy, float* scratch, int base, int start, int end,
                     int n, int top, Done done) {
-    int images = conv_min(S::STRIP_IMAGES, C::N - n), rows = conv_min(S::STRIP_ROWS, C::OH - top);
-    int x_top = top * C::SH - C::PH;
-    ConvStrip strip{images, rows, C::OW, S::IMAGE, (i64)C::SH * S::ROW, C::YN, C::YH};
-    float *outputs = scratch + S::SUMS * S::KEPT, *inputs = outputs + S::OUTPUTS;
+    ConvStrip strip{conv_min(S::STRIP_IMAGES, C::N - n), conv_min(S::STRIP_ROWS, C::OH - top),
+                    C::OW, S::IMAGE, (i64)C::SH * S::ROW, C::YN, C::YH};
+    float *outputs = scratch + S::SUMS_KEPT, *inputs = outputs + S::OUTPUTS;
     x += (i64)n * C::XN, dy += (i64)n * C::YN + (i64)top * C::YH;
-    if constexpr (S::PADDED) {
-      copy_padded(x, images, x_top, inputs);
-      x = inputs;
-    } else if constexpr (S::PARTED) {
-      x_top = conv_max(0, conv_min(x_top, C::H - S::HEIGHT));
-      copy_parts(x + (i64)x_top * C::XH, images, S::HEIGHT, inputs);
+    int x_top = top * C::SH - C::PH;
+    if (S::PARTED) x_top = conv_max(0, conv_min(x_top, C::H - S::HEIGHT));
+    if constexpr (S::PADDED || S::PARTED) {
+      copy_inputs(x, strip.images, x_top, inputs);
       x = inputs;
     } else {
       x_top = conv_max(0, x_top), x += (i64)x_top * C::XH;
     }
+    ConvStrip copied = strip;
+    copied.dy_row = C::OW * S::NR, copied.dy_image = strip.rows * copied.dy_row;
     bool fresh = n == 0 && top == 0;
-    if (S::COPIED) strip.dy_row = C::OW * S::NR, strip.dy_image = rows * strip.dy_row;
     ROLLED for (int at = start; at < end; at++) {
       int panel = at / S::TILES, tile = at % S::TILES;
       constexpr int DSTEP = S::COPIED ? S::NR : C::YW;
       const float* from = dy + panel * S::NR;
-      if (S::COPIED && (at == start || tile == 0)) {
-        if (S::REST == 0 || panel < S::PANELS - 1) copy_outputs<S::NR>(from, images, rows, outputs);
-        else copy_outputs<S::REST>(from, images, rows, outputs);
-      }
+      if (S::COPIED && (at == start || tile == 0))
+        conv_copy_outputs(from, strip, C::YW, conv_min(S::NR, C::OC - panel * S::NR), S::NR,
+                          outputs);
       float* sums = scratch + (panel - base) * S::SUMS + (i64)first_row(tile) * S::NR;
+      if (S::ALONE) sums = scratch;
       const float* by = S::COPIED ? outputs : from;
-      if constexpr (S::FEW) taps_tile<DSTEP>(tile, x, by, strip, sums, fresh);
-      else inputs_tile<DSTEP>(tile, x, x_top, by, strip, top, sums, fresh);
+      ConvStrip now = S::COPIED ? copied : strip;
+      if constexpr (S::FEW) taps_tile<DSTEP>(tile, x, by, now, sums, fresh);
+      else inputs_tile<DSTEP>(tile, x, x_top, by, now, top, sums, fresh);
       done(panel, tile, sums);
     }
   }
-
-  // All strips but the last, after which no sums are complete yet.
-  APART void strips(const float* x, const float* dy, float* scratch, int base, int start, int end) {
-    ROLLED for (int n = 0; n < C::N; n += S::STRIP_IMAGES)
-      ROLLED for (int top = 0; top < C::OH; top += S::STRIP_ROWS)
-        if (n + S::STRIP_IMAGES < C::N || top + S::STRIP_ROWS < C::OH)
-          strip(x, dy, scratch, base, start, end, n, top, [](int, int, float*) INLINE_CALL {});
-  }
 };
 
-// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel.
+// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel, with the
+// last strip, while it is still in the nearest cache.
 template <class C, class Ep>
 INLINE void conv_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
   using S = ConvWeight<C>;
-  auto done = [&](int panel, int tile, const float* sums) INLINE_CALL {
-    int row = S::first_row(tile), end = row + S::rows_of(tile), oc = panel * S::NR;
-    ROLLED for (; row < end; row++, sums += S::NR) {
-      int tap = row / C::IC, kh = tap / C::KW, kw = tap % C::KW;
-      if (S::REST == 0 || panel < S::PANELS - 1) ep(kh, kw, row % C::IC, oc, S::NR, sums);
-      else ep(kh, kw, row % C::IC, oc, S::REST, sums);
-    }
-  };
-  constexpr int LAST_N = (C::N - 1) / S::STRIP_IMAGES * S::STRIP_IMAGES;
-  constexpr int LAST_TOP = (C::OH - 1) / S::STRIP_ROWS * S::STRIP_ROWS;
   int start = share(S::PANELS * S::TILES, t, T), end = share(S::PANELS * S::TILES, t + 1, T);
   ROLLED while (start < end) {
     int base = start / S::TILES, until = conv_min(end, (base + S::KEPT) * S::TILES);
-    S::strips(x, dy, scratch, base, start, until);
-    S::strip(x, dy, scratch, base, start, until, LAST_N, LAST_TOP, done);
+    ROLLED for (int n = 0; n < C::N; n += S::STRIP_IMAGES)
+      ROLLED for (int top = 0; top < C::OH; top += S::STRIP_ROWS) {
+        bool last = n + S::STRIP_IMAGES >= C::N && top + S::STRIP_ROWS >= C::OH;
+        auto done = [&](int panel, int tile, const float* sums) INLINE_CALL {
+          int row = S::first_row(tile), stop = last ? row + S::rows_of(tile) : row;
+          ROLLED for (; row < stop; row++, sums += S::NR) {
+            int tap = row / C::IC, kh = tap / C::KW, kw = tap % C::KW, oc = panel * S::NR;
+            if (S::REST == 0 || panel < S::PANELS - 1) ep(kh, kw, row % C::IC, oc, S::NR, sums);
+            else ep(kh, kw, row % C::IC, oc, S::REST, sums);
+          }
+        };
+        S::strip(x, dy, scratch, base, start, until, n, top, done);
+      }
     start = until;
   }
 }

@@ -25,7 +25,14 @@ INLINE float op_pow(float x, float y) { return f_pow(x, y); }
 INLINE double op_pow(double x, double y) { return __builtin_pow(x, y); }
 INLINE float op_fmod(float x, float y) { return f_fmod(x, y); }
 INLINE double op_fmod(double x, double y) { return __builtin_fmod(x, y); }
-INLINE float op_exp2(float x) { return f_exp(x * 0.693147180559945f); }
+INLINE float op_exp2(float x) {  // the whole part is exact
+  const float whole = __builtin_rintf(x);
+  const float clear = x - x == 0 ? whole : 0.f;
+  const float bounded = clear < -160.f ? -160.f : clear > 140.f ? 140.f : clear;
+  const i32 n = (i32)bounded, half = n >> 1;
+  const float part = f_exp((x - bounded) * 0.693147180559945f);
+  return part * f_two_to(half) * f_two_to(n - half);
+}
 INLINE double op_exp2(double x) { return __builtin_exp2(x); }
 INLINE float op_log2(float x) { return f_log(x) * 1.442695040888963f; }
 INLINE double op_log2(double x) { return __builtin_log2(x); }
@@ -55,6 +62,14 @@ template <class T> INLINE T op_min(T a, T b) {
   return a != a ? a : result;
 }
 template <class T> INLINE bool op_isinf(T x) { return x - x != x - x && x == x; }
+// As in torch, shifting by all bits or more leaves nothing but the sign.
+template <class T> INLINE T op_left(T x, T by) {
+  return (u64)by < sizeof(T) * 8 ? (T)((u64)x << (u64)by) : (T)0;
+}
+template <class T> INLINE T op_right(T x, T by) {
+  const u64 most = sizeof(T) * 8 - 1;
+  return (T)(x >> ((u64)by < most ? (int)by : (int)most));
+}
 template <class T> INLINE T op_not(T x) { return ~x; }
 INLINE bool op_not(bool x) { return !x; }
 
