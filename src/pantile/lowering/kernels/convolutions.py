@@ -54,7 +54,8 @@ def _flatten(graph: fx.Graph, node: fx.Node) -> None:
         return
     node.meta["val"] = tuple(v.unsqueeze(2) if v is not None and v.dim() == 3 else v for v in value)
     for user in list(node.users):
-        if user.target is operator.getitem and user.meta["val"].dim() == 3:
+        kept = user.meta.get("val")
+        if user.target is operator.getitem and kept is not None and kept.dim() == 3:
             old = user.meta["val"]
             user.meta["val"] = old.unsqueeze(2)
             _give(graph, user, old)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
+from pantile.lowering.kernels.upsampling import upsampling
 from pantile.lowering.retrace import inductor_table
 
 aten = torch.ops.aten
@@ -29,6 +30,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table: Inductor's, and ours."""
     table = inductor_table(_KEPT)
     table.update(_OWN)
+    table.update(upsampling())
     # An operator that there is only after Inductor was imported: not a name of a table above.
     table[torch.ops.prims.fma.default] = _multiply_add
     return table
@@ -145,8 +147,14 @@ def _attention_backward(
     return to_query, to_key, to_value
 
 
+def _empty(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], **how: Any) -> torch.Tensor:
+    """Memory that is written later."""
+    return torch.empty_strided(tuple(size), tuple(stride), dtype=how.get("dtype") or x.dtype)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _var_mean,
+    aten.new_empty_strided.default: _empty,
     aten.var.correction: _var,
     aten.mean.dim: _mean,
     aten.mean.default: _mean_all,

@@ -181,7 +181,8 @@ def _iota(trace: Trace, node: fx.Node, index: Index) -> str:
     start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
     assert isinstance(start, int) and isinstance(step, int)
     dtype = dtype_of(node)
-    return trace.state(cpp(dtype), f"({cpp(dtype)})({{0}})", (), [index[0] * step + start])
+    text = f"({cpp(dtype)})((i64)({{0}}) * {literal(step, torch.int64)} + {literal(start, torch.int64)})"
+    return trace.state(cpp(dtype), text, (), [index[0]])
 
 
 def _gather(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -189,14 +190,14 @@ def _gather(trace: Trace, node: fx.Node, index: Index) -> str:
     assert isinstance(source, fx.Node) and isinstance(dim, int) and isinstance(places, fx.Node)
     place = trace.value(places, index)
     dim %= len(index)
-    return _lookup(trace, source, index, {dim: place})
+    return _lookup(trace, source, index, {dim: place}, "within")
 
 
 def _embedding(trace: Trace, node: fx.Node, index: Index) -> str:
     source, places = node.args[:2]
     assert isinstance(source, fx.Node) and isinstance(places, fx.Node)
     place = trace.value(places, index[:-1])
-    return _lookup(trace, source, (Affine(), index[-1]), {0: place})
+    return _lookup(trace, source, (Affine(), index[-1]), {0: place}, "within")
 
 
 def _index(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -223,11 +224,18 @@ def where_indexed(places: Sequence[Any]) -> tuple[int, int]:
     return (dims[0] if together else 0), rank
 
 
-def _lookup(trace: Trace, source: fx.Node, index: Index, places: Mapping[int, str]) -> str:
+def _lookup(
+    trace: Trace,
+    source: fx.Node,
+    index: Index,
+    places: Mapping[int, str],
+    check: str = "bounded",
+) -> str:
+    """Places may be counted from the end if the check is `bounded`."""
     source = storage_of(source)
     shape = shape_of(source)
     wrapped = {
-        dim: trace.state("i64", f"bounded({place}, {shape[dim]}, failed)", [place])
+        dim: trace.state("i64", f"{check}({place}, {shape[dim]}, failed)", [place])
         for dim, place in places.items()
     }
     return trace.load_at(source, index, wrapped)
@@ -249,6 +257,7 @@ def _scatter_value(trace: Trace, node: fx.Node, index: Index) -> str:
         raise Refused("a scatter that is not one element a row")
     dtype = dtype_of(node)
     place = trace.value(places, [Affine() if d == dim else part for d, part in enumerate(index)])
+    place = trace.state("i64", f"within({place}, {shape[dim]}, failed)", [place])
     old = trace.operand(source, index, dtype)
     new = trace.operand(value, (), dtype)
     text = f"(i64)({{0}}) == {place} ? {new} : {old}"
@@ -305,6 +314,7 @@ RULES: dict[Any, Rule] = {
     aten.full_like.default: _full,
     aten.scalar_tensor.default: _full,
     aten.empty.memory_format: _zero,
+    aten.empty_strided.default: _zero,
     prims.iota.default: _iota,
     aten.copy.default: _copied,
     aten.flip.default: _flip,
@@ -329,6 +339,7 @@ CONSTANTS = frozenset(
         aten.full_like.default,
         aten.scalar_tensor.default,
         aten.empty.memory_format,
+        aten.empty_strided.default,
         prims.iota.default,
     }
 )

@@ -184,7 +184,7 @@ class Plan:
             family = self._family(node)
             needed = family.operands(node) if family is not None else []
             if node.target in LOOKUPS:
-                needed = [storage_of(node.args[0])]  # type: ignore[arg-type]
+                self._need_itself(storage_of(node.args[0]))  # type: ignore[arg-type]
             if node.target is aten.cat.default:
                 needed = [_without_new_dims(value)[0] for value in node.args[0]]  # type: ignore
                 needed = [value for value in needed if value.target in POINTWISE]
@@ -213,6 +213,11 @@ class Plan:
                     found[made] = Piece(node, dim, start, new)
                 start += shape_of(value)[dim]
         return found
+
+    def _need_itself(self, node: fx.Node) -> None:
+        """Also a view must have memory of its own, if it is no input."""
+        if node.op != "placeholder":
+            self._need(node)
 
     def _need(self, node: fx.Node) -> None:
         if node.target in CONSTANTS or node.target in RULES:

@@ -49,10 +49,29 @@ def _rounding(name: str) -> Rule:
 def _remainder(trace: Trace, node: fx.Node, index: Index) -> str:
     if dtype_of(node).is_floating_point:
         return _arithmetic("op_fmod({0}, {1})")(trace, node, index)
-    divisor = node.args[1]
-    if not isinstance(divisor, int) or divisor <= 0:  # by zero it would end the process
-        raise Refused("remainders of whole numbers by other than a positive constant")
+    _check_divisor(node.args[1])
     return _arithmetic("{0} % {1}")(trace, node, index)
+
+
+def _rounded_quotient(trace: Trace, node: fx.Node, index: Index) -> str:
+    mode = node.kwargs.get("rounding_mode")
+    if mode is None:
+        return _arithmetic("{0} / {1}")(trace, node, index)
+    if not dtype_of(node).is_floating_point:
+        _check_divisor(node.args[1])
+    return _arithmetic(f"op_div_{mode}({{0}}, {{1}})")(trace, node, index)
+
+
+def _modulo(trace: Trace, node: fx.Node, index: Index) -> str:
+    """The remainder that has the sign of the divisor."""
+    if not dtype_of(node).is_floating_point:
+        _check_divisor(node.args[1])
+    return _arithmetic("op_modulo({0}, {1})")(trace, node, index)
+
+
+def _check_divisor(divisor: Any) -> None:
+    if not isinstance(divisor, int) or divisor <= 0:  # by zero it would end the process
+        raise Refused("whole numbers divided by other than a positive constant")
 
 
 def _scaled(sign: str) -> Rule:
@@ -137,7 +156,11 @@ def _function(name: str) -> Rule:
 
 _FUNCTIONS = (
     "abs",
+    "acos",
+    "asin",
+    "atan",
     "cos",
+    "cosh",
     "erf",
     "exp",
     "exp2",
@@ -151,7 +174,9 @@ _FUNCTIONS = (
     "sigmoid",
     "sign",
     "sin",
+    "sinh",
     "sqrt",
+    "tan",
     "tanh",
 )
 _ROUNDINGS = ("ceil", "floor", "round", "trunc")
@@ -190,6 +215,12 @@ POINTWISE: dict[Any, Rule] = {
     aten.minimum.default: _arithmetic("op_min({0}, {1})"),
     aten.fmod.Tensor: _remainder,
     aten.fmod.Scalar: _remainder,
+    aten.remainder.Tensor: _modulo,
+    aten.remainder.Scalar: _modulo,
+    aten.div.Tensor_mode: _rounded_quotient,
+    aten.div.Scalar_mode: _rounded_quotient,
+    own.fma: _arithmetic("{0} * {1} + {2}"),
+    aten.atan2.default: _arithmetic("op_atan2({0}, {1})"),
     aten.clamp.default: _clamp,
     aten.clamp.Tensor: _clamp,
     aten.clamp_min.default: _arithmetic("op_max({0}, {1})"),

@@ -8,6 +8,7 @@ max_pool2d              the values; the backward finds the places again
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,16 +22,6 @@ from pantile.lowering.kernels.refused import Refused
 
 aten = torch.ops.aten
 
-_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-_MEANS = frozenset(
-    {
-        aten.avg_pool2d.default,
-        aten.avg_pool2d_backward.default,
-        aten._adaptive_avg_pool2d.default,
-        aten._adaptive_avg_pool2d_backward.default,
-    }
-)
-
 
 def simplify(graph: fx.Graph) -> None:
     """Change a graph in place."""
@@ -39,16 +30,10 @@ def simplify(graph: fx.Graph) -> None:
             continue
         if node.target is aten.copy_.default and _written(node).op != "placeholder":
             _forward_copy(graph, node)
-        elif node.target in _CONVOLUTIONS:
-            simplify_convolution(graph, node)
-        elif node.target is aten.max_pool2d_with_indices.default:
-            _pool_values(graph, node)
-        elif node.target is aten.max_pool2d_with_indices_backward.default:
-            _pool_gradient(graph, node)
+        elif node.target in _SIMPLER:
+            _SIMPLER[node.target](graph, node)
         elif str(node.target) == "prims.fma.default":
             node.target = own.fma
-        elif node.target in _MEANS:
-            _pool_means(graph, node)
     for node in reversed(list(graph.nodes)):
         unused = node.op == "call_function" and not node.users
         if unused and node.target is not aten.copy_.default:
@@ -125,3 +110,15 @@ def _pool_means(graph: fx.Graph, node: fx.Node) -> None:
         result = new_node(graph, target, args, node.meta["val"])
     node.replace_all_uses_with(result)
     graph.erase_node(node)
+
+
+_SIMPLER: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+    aten.convolution.default: simplify_convolution,
+    aten.convolution_backward.default: simplify_convolution,
+    aten.max_pool2d_with_indices.default: _pool_values,
+    aten.max_pool2d_with_indices_backward.default: _pool_gradient,
+    aten.avg_pool2d.default: _pool_means,
+    aten.avg_pool2d_backward.default: _pool_means,
+    aten._adaptive_avg_pool2d.default: _pool_means,
+    aten._adaptive_avg_pool2d_backward.default: _pool_means,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -133,14 +134,19 @@ def _canonical(function: Function) -> tuple[str, str]:
 
     text = _AXIS.sub(axis, function.text)
     text = _BUFFER.sub(lambda found: numbers[found[0]], text)
-    parameters = "".join(f", {p.buffer.cpp}* {numbers[p.name]}" for p in function.used)
+    # Without this promise short loops are not vectorised. Places in one buffer may not make it.
+    roots = Counter(pointer.buffer.root for pointer in function.used)
+    parameters = "".join(
+        f", {p.buffer.cpp}* {'__restrict ' if roots[p.buffer.root] == 1 else ''}{numbers[p.name]}"
+        for p in function.used
+    )
     return parameters, text
 
 
 def _call(function: Function, name: str, number: int) -> str:
     arguments = ", ".join(_pointer(pointer) for pointer in function.used)
     text = f"RUN({number}, {name}(t, T, context, scratch, {arguments})); meet(context, T);"
-    return text + (" if (context->failed) return;" if function.can_fail else "")
+    return text + (" if (stopped(context, T)) return;" if function.can_fail else "")
 
 
 def _pointer(pointer: Pointer) -> str:
@@ -173,6 +179,9 @@ def _frame(writer: Writer, arena: int) -> str:
         "const char* error; i64 ran; Team team; };",
         template("checked.h"),
         "INLINE void meet(Context* context, int T) { if (T > 1) barrier(&context->team); }",
+        "// All threads look before one of them begins the next kernel, which may fail as well.",
+        "INLINE bool stopped(Context* context, int T) {",
+        "const bool stop = context->failed; meet(context, T); return stop; }",
         "static const Output outputs[OUTPUTS + 1] = {",
         *(_output(node) for node in outputs),
         "};",

@@ -133,6 +133,8 @@ class Form:
     """Channels of one group."""
     outputs: int
     weight: fx.Node
+    depthwise: bool
+    """Each channel is convolved by itself: all at once, vectors of channels."""
 
     @staticmethod
     def of(
@@ -144,7 +146,7 @@ class Form:
         """The nodes have the shapes of images, weight and results."""
         (n, ic, h, w), weight, (_, oc, oh, ow) = (shape_of(node) for node in nodes)
         groups = geometry.groups
-        alone = groups == ic == oc  # each channel by itself: vectors of channels
+        alone = 1 < groups == ic == oc
         inputs, outputs = (ic, oc) if alone else (ic // groups, oc // groups)
         numbers = [n, inputs, h, w, outputs, oh, ow, weight[2], weight[3]]
         numbers += [*geometry.stride, *geometry.padding, *geometry.dilation]
@@ -153,12 +155,8 @@ class Form:
                 numbers += [rows * columns * channels, columns * channels, channels]
             else:
                 numbers += [operand.strides[0], operand.strides[2], operand.strides[3]]
-        return Form(f"Conv<{', '.join(map(str, numbers))}>", groups, inputs, outputs, nodes[1])
-
-    @property
-    def depthwise(self) -> bool:
-        """Is each channel convolved by itself?"""
-        return self.groups > 1 and self.groups == self.inputs == self.outputs
+        text = f"Conv<{', '.join(map(str, numbers))}>"
+        return Form(text, groups, inputs, outputs, nodes[1], alone)
 
     @property
     def _loop(self) -> str:

@@ -31,6 +31,8 @@ aten = torch.ops.aten
 
 _WIDE = 64
 """Accumulators side by side."""
+_RUN = 256
+"""So many summands are added to one accumulator, then that is added to another."""
 
 
 @dataclass(frozen=True)
@@ -157,21 +159,45 @@ class _Reduction:
             f" const int count = first + {wide} <= {n} ? {wide} : {n} - first;"
             f"\n{self._begin(wide)}"
         )
+        cut, step = self._cut()
+        if step:
+            text += f" {self.cpp} whole[{wide}]; for (int j = 0; j < {wide}; j++) whole[j] = 0;"
         for depth, axis in enumerate(self.inner, 1 + len(outer)):
-            text += f"\n{loop(axis)} {{" + "".join(lines[depth])
+            if step and depth == 1 + len(outer) + cut:
+                text += f"\nfor (int from = 0; from < {axis.size}; from += {step}) {{"
+                text += (
+                    f" const int to = from + {step} < {axis.size} ? from + {step} : {axis.size};"
+                )
+                text += f"\nfor (int {axis.name} = from; {axis.name} < to; {axis.name}++) {{"
+            else:
+                text += f"\n{loop(axis)} {{"
+            text += "".join(lines[depth])
         body = f"const int {lane.name} = first + j;" + "".join(lines[-1]) + self._add("sums[j]")
         text += (
             f"\nif (count == {wide}) {{ LANEWISE for (int j = 0; j < {wide}; j++) {{ {body} }} }}"
             f"\nelse {{ LANEWISE for (int j = 0; j < count; j++) {{ {body} }} }}"
         )
-        text += "}" * len(self.inner)
+        if step:
+            text += "}" * (len(self.inner) - cut)
+            text += f"\nfor (int j = 0; j < {wide}; j++) whole[j] += sums[j], sums[j] = 0;"
+            text += "}" * (cut + 1)
+        else:
+            text += "}" * len(self.inner)
         text += (
             f"\nLANEWISE for (int j = 0; j < count; j++) {{ const int {lane.name} = first + j;"
-            f" const {self.cpp} {ACC} = sums[j];{''.join(ends[-1])}"
+            f" const {self.cpp} {ACC} = {'whole' if step else 'sums'}[j];{''.join(ends[-1])}"
             + "".join(store.code(after.space) for store in stores)
             + "}}"
         )
         return text + "}" * len(outer)
+
+    def _cut(self) -> tuple[int, int]:
+        """Long sums are sums of short ones, which round less: the loop that is cut, and where."""
+        sizes = [axis.size for axis in self.inner]
+        if self.operation is not _SUM or not self.dtype.is_floating_point or prod(sizes) < 2 * _RUN:
+            return 0, 0
+        cut = max(d for d in range(len(sizes)) if prod(sizes[d:]) >= _RUN)
+        return cut, max(1, _RUN // prod(sizes[cut + 1 :]))
 
     def _lanes_are_summands(self, after: Trace, stores: list[Store]) -> str:
         outer, inner = self.outer, self.inner

@@ -197,32 +197,29 @@ struct ConvPixels {
   ConvPixels(const float* source, const float* packed, Ep& ep)
       : source(source), packed(packed), ep(ep) {}  // leaves `out` as it is
 
-  // One chunk for the rows [unit, end) of a strip.
+  INLINED void hand_over(int panel, int n, int h, const float* sums) {
+    ROLLED for (int image = 0; image < conv_min(IMAGES, D::N - n); image++)
+      ROLLED for (int w = 0; w < D::WIDTH; w++) {
+        const float* channels = sums + D::pixel(image, w) * NR;
+        if (LAST == NR || panel < D::PANELS - 1) ep(n + image, h, w, panel * NR, NR, channels);
+        else ep(n + image, h, w, panel * NR, LAST, channels);
+      }
+  }
+
+  // One chunk for the rows [unit, end) of a strip; after the last chunk each row is handed over at
+  // once, so that the next row's work hides the misses of its stores.
   INLINED void add_chunk(int panel, int chunk, int unit, int end) {
     const float* weights = packed + panel * PANEL + (i64)chunk * D::ROWTAPS * D::WROW;
     int count = CHUNKS > 1 ? conv_min(D::CHUNK, D::K - chunk * D::CHUNK) : D::K;
-    float* to = out;
-    ROLLED for (; unit < end; unit++, to += UNIT) {
-      int n = unit / D::HEIGHT * IMAGES;
-      ConvRows rows = D::rows(unit % D::HEIGHT);
+    float* sums = out;
+    ROLLED for (; unit < end; unit++, sums += UNIT) {
+      int n = unit / D::HEIGHT * IMAGES, h = unit % D::HEIGHT;
+      ConvRows rows = D::rows(h);
       const float* from = source + (i64)n * D::SOURCE_IMAGE + rows.source + chunk * D::CHUNK;
       D::template row<D::template ahead<ConvPixels>()>(from, weights + (i64)rows.tap * D::WROW,
-                                                       rows.count, count, D::N - n >= IMAGES, to,
-                                                       chunk == 0);
-    }
-  }
-
-  INLINED void hand_over(int panel, int unit, int end) {
-    const float* from = out;
-    ROLLED for (; unit < end; unit++, from += UNIT) {
-      int n = unit / D::HEIGHT * IMAGES, h = unit % D::HEIGHT;
-      ROLLED for (int image = 0; image < conv_min(IMAGES, D::N - n); image++)
-        ROLLED for (int w = 0; w < D::WIDTH; w++) {
-          const float* channels = from + D::pixel(image, w) * NR;
-          if (LAST == NR || panel < D::PANELS - 1)
-            ep(n + image, h, w, panel * NR, NR, channels);
-          else ep(n + image, h, w, panel * NR, LAST, channels);
-        }
+                                                       rows.count, count, D::N - n >= IMAGES,
+                                                       sums, chunk == 0);
+      if (chunk == CHUNKS - 1) hand_over(panel, n, h, sums);
     }
   }
 
@@ -235,11 +232,9 @@ struct ConvPixels {
     ROLLED for (; unit < units; unit += STRIP) {
       int end = conv_min(units, unit + STRIP);
       ROLLED for (int panel = first; panel < panels; panel++)
-        ROLLED for (int at = unit; at < end; at += WAITING) {
-          int until = conv_min(end, at + WAITING);
-          ROLLED for (int chunk = 0; chunk < CHUNKS; chunk++) add_chunk(panel, chunk, at, until);
-          hand_over(panel, at, until);
-        }
+        ROLLED for (int at = unit; at < end; at += WAITING)
+          ROLLED for (int chunk = 0; chunk < CHUNKS; chunk++)
+            add_chunk(panel, chunk, at, conv_min(end, at + WAITING));
     }
   }
 };

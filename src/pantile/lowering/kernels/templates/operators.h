@@ -39,6 +39,48 @@ INLINE double op_log2(double x) { return __builtin_log2(x); }
 INLINE float op_round(float x) { return __builtin_rintf(x); }
 INLINE double op_round(double x) { return __builtin_rint(x); }
 
+// One number at a time: rare, and no reason to write them anew.
+#define PANTILE_PLAIN(name)                                       \
+  INLINE float op_##name(float x) { return __builtin_##name##f(x); } \
+  INLINE double op_##name(double x) { return __builtin_##name(x); }
+PANTILE_PLAIN(acos)
+PANTILE_PLAIN(asin)
+PANTILE_PLAIN(atan)
+PANTILE_PLAIN(cosh)
+PANTILE_PLAIN(sinh)
+PANTILE_PLAIN(tan)
+#undef PANTILE_PLAIN
+INLINE float op_atan2(float y, float x) { return __builtin_atan2f(y, x); }
+INLINE double op_atan2(double y, double x) { return __builtin_atan2(y, x); }
+
+// Remainders with the sign of the divisor, and quotients rounded down: as torch does it.
+template <class T> INLINE T op_modulo(T a, T b) {
+  const T rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+template <class T> INLINE T real_modulo(T a, T b) {
+  const T rest = op_fmod(a, b), moved = rest + b;
+  const bool other = (rest != 0) & ((rest < 0) != (b < 0));
+  return other ? moved : rest;
+}
+INLINE float op_modulo(float a, float b) { return real_modulo(a, b); }
+INLINE double op_modulo(double a, double b) { return real_modulo(a, b); }
+
+template <class T> INLINE T op_div_floor(T a, T b) { return (a - op_modulo(a, b)) / b; }
+template <class T> INLINE T real_div_floor(T a, T b) {
+  const T rest = op_fmod(a, b), quotient = (a - rest) / b;
+  const bool other = (rest != 0) & ((rest < 0) != (b < 0));
+  const T whole = other ? quotient - 1 : quotient;
+  const T floor = op_floor(whole), up = floor + 1;
+  const T near = whole - floor > (T)0.5 ? up : floor;
+  return b == 0 ? a / b : near;
+}
+INLINE float op_div_floor(float a, float b) { return real_div_floor(a, b); }
+INLINE double op_div_floor(double a, double b) { return real_div_floor(a, b); }
+template <class T> INLINE T op_div_trunc(T a, T b) { return a / b; }
+INLINE float op_div_trunc(float a, float b) { return op_trunc(a / b); }
+INLINE double op_div_trunc(double a, double b) { return op_trunc(a / b); }
+
 template <class T> INLINE T op_reciprocal(T x) { return 1 / x; }
 template <class T> INLINE T op_rsqrt(T x) { return 1 / op_sqrt(x); }
 INLINE float op_sigmoid(float x) { return f_sigmoid(x); }
@@ -74,9 +116,12 @@ template <class T> INLINE T op_not(T x) { return ~x; }
 INLINE bool op_not(bool x) { return !x; }
 
 // A computed place in a tensor; one outside is noted, and the first is taken instead.
-INLINE i64 bounded(i64 place, i64 size, int* failed) {
-  place = place < 0 ? place + size : place;
+INLINE i64 within(i64 place, i64 size, int* failed) {
   if ((u64)place < (u64)size) return place;
   *failed = 1;
   return 0;
+}
+// The same, and negative places are counted from the end.
+INLINE i64 bounded(i64 place, i64 size, int* failed) {
+  return within(place < 0 ? place + size : place, size, failed);
 }

@@ -1,0 +1,141 @@
+"""Rarer operators: parts of values, divisions that round, lookups by several tensors, …"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tests.kernels.programs import Case, check
+
+aten = torch.ops.aten
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def test_padding_and_cutting_are_those_of_torch() -> None:
+    check(
+        [
+            Case("pad", lambda x: F.pad(x * 2, (1, 2, 0, 3), value=0.5), (randn(2, 3, 5),)),
+            Case("cut", lambda x: F.pad(x, (-1, 2, 3, -2)), (randn(4, 5, 7),)),
+            Case("only cut", lambda x: F.pad(x, (-1, -1)) + 1, (randn(3, 6),)),
+            Case("images", lambda x: F.pad(x, (2, 1, 1, 0)).relu(), (randn(2, 3, 4, 5),)),
+            Case("numbers", lambda x: F.pad(x, (1, 1), value=3), (torch.arange(7),)),
+        ]
+    )
+
+
+def test_slices_that_are_replaced_are_those_of_torch() -> None:
+    def scattered(x, y):
+        return aten.slice_scatter.default(x, y * 3, 1, 1, 8, 2), x.sum()
+
+    def at_the_end(x, y):
+        return aten.slice_scatter.default(x, y, -1, -3, 9223372036854775807) * 2
+
+    check(
+        [
+            Case("every second", scattered, (randn(3, 9), randn(3, 4))),
+            Case("last three", at_the_end, (randn(2, 1, 7), randn(2, 1, 3))),
+            Case("all", lambda x, y: aten.slice_scatter.default(x, y, 0), (randn(3), randn(3))),
+        ]
+    )
+
+
+def test_views_that_repeat_and_turn_are_those_of_torch() -> None:
+    check(
+        [
+            Case("repeat", lambda x: x.repeat(2, 3, 1) + 1, (randn(3, 4),)),
+            Case("repeat a column", lambda x: x.repeat(1, 5) * 2, (randn(7, 1),)),
+            Case("flip", lambda x: x.flip(0, 2).exp(), (randn(3, 4, 5),)),
+            Case("flip a product", lambda x: (x @ x.t()).flip(1) @ x, (randn(5, 6),)),
+            Case("roll", lambda x: x.roll((1, -2), (0, 1)), (randn(4, 9),)),
+            Case("as another shape", lambda x: x.as_strided((3, 8), (8, 1)) * 2, (randn(4, 6),)),
+        ]
+    )
+
+
+def test_divisions_that_round_are_those_of_torch() -> None:
+    special = torch.tensor([0.0, -0.0, 1.5, -7.25, float("inf"), -float("inf"), float("nan"), 1e-3])
+    a, b = special.repeat(8), special.repeat_interleave(8)
+    down = [torch.div, {"rounding_mode": "floor"}]
+    whole = torch.arange(-20, 20)
+    check(
+        [
+            Case("floor", lambda a, b: down[0](a, b, **down[1]), (randn(99) * 9, randn(99))),
+            Case("floor of odd numbers", lambda a, b: down[0](a, b, **down[1]), (a, b)),
+            Case("trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc"), (a, b)),
+            Case("modulo", torch.remainder, (randn(77) * 9, randn(77))),
+            Case("modulo of odd numbers", torch.remainder, (a, b)),
+            Case("whole", lambda n: (n // 7, n % 7, torch.div(n, 3, rounding_mode="trunc")), (whole,)),
+        ]
+    )
+
+
+def test_lookups_by_several_tensors_are_those_of_torch() -> None:
+    rows, columns = torch.randint(5, (7,)), torch.randint(-6, 6, (7,))
+    grid = torch.randint(5, (3, 1)), torch.randint(6, (4,))
+    check(
+        [
+            Case("pairs", lambda x, i, j: x[i, j] * 2, (randn(5, 6), rows, columns)),
+            Case("pairs of rows", lambda x, i, j: x[i, j], (randn(5, 6, 3), rows, columns)),
+            Case("a grid", lambda x, i, j: x[i, j], (randn(5, 6, 2), *grid)),
+            Case("behind", lambda x, i, j: x[:, i, j], (randn(2, 5, 6), rows, columns)),
+            Case("apart", lambda x, i, j: x[i, :, j], (randn(5, 3, 6), rows, columns)),
+            Case("a product", lambda x, i, j: (x @ x)[i, j], (randn(6, 6), rows, columns)),
+        ]
+    )
+
+
+def test_truth_and_products_of_many_are_those_of_torch() -> None:
+    x = randn(3, 21, 5)
+    truth = torch.rand(4, 70) > 0.9
+    check(
+        [
+            Case("any", lambda x: ((x > 2).any(), (x > 1).any(1), (x > 2).any((0, 2))), (x,)),
+            Case("all", lambda x: ((x > -9).all(), (x > -1).all(-1, keepdim=True)), (x,)),
+            Case("any of bool", lambda x: (x.any(1), x.all(0), ~x.any(0, True)), (truth,)),
+            Case("product", lambda x: (x.prod(1), x[0, 0].prod() * 2), (x,)),
+            Case("largest whole", lambda n: (n.amax(0), n.amin((0, 1))), (torch.randint(99, (5, 9)),)),
+        ]
+    )
+
+
+def test_rare_functions_are_those_of_torch() -> None:
+    x = torch.rand(40) * 2 - 1
+    names = ("acos", "asin", "atan", "cosh", "sinh", "tan")
+    cases = [Case(name, getattr(torch, name), (x,)) for name in names]
+    check([*cases, Case("atan2", torch.atan2, (x, x.flip(0))), Case("var", lambda x: x.var(), (x,))])
+
+
+def test_larger_images_and_their_gradients_are_those_of_torch() -> None:
+    def bilinear(old: tuple[int, int], new: list[int], corners: bool) -> Case:
+        def function(x, dy):
+            size = [2, 3, *old]
+            return (
+                aten.upsample_bilinear2d.default(x, new, corners, None, None),
+                aten.upsample_bilinear2d_backward.default(dy, new, size, corners, None, None),
+            )
+
+        return Case(f"{old} to {new}", function, (randn(2, 3, *old), randn(2, 3, *new)))
+
+    def nearest(old: tuple[int, int], new: list[int]) -> Case:
+        def function(x, dy):
+            size = [2, 3, *old]
+            return (
+                aten.upsample_nearest2d.default(x, new, None, None),
+                aten.upsample_nearest2d_backward.default(dy, new, size, None, None),
+            )
+
+        return Case(f"nearest {old} to {new}", function, (randn(2, 3, *old), randn(2, 3, *new)))
+
+    check(
+        [
+            bilinear((4, 5), [8, 10], False),
+            bilinear((4, 5), [7, 11], True),
+            bilinear((6, 7), [3, 2], False),
+            bilinear((1, 1), [5, 1], True),
+            nearest((4, 5), [8, 15]),
+            nearest((4, 5), [7, 3]),
+        ]
+    )
