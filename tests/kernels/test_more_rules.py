@@ -50,7 +50,7 @@ def test_views_that_repeat_and_turn_are_those_of_torch() -> None:
             Case("flip", lambda x: x.flip(0, 2).exp(), (randn(3, 4, 5),)),
             Case("flip a product", lambda x: (x @ x.t()).flip(1) @ x, (randn(5, 6),)),
             Case("roll", lambda x: x.roll((1, -2), (0, 1)), (randn(4, 9),)),
-            Case("as another shape", lambda x: x.as_strided((3, 8), (8, 1)) * 2, (randn(4, 6),)),
+            Case("as another shape", lambda x: x.as_strided((2, 12), (12, 1)) * 2, (randn(4, 6),)),
         ]
     )
 
@@ -137,5 +137,46 @@ def test_larger_images_and_their_gradients_are_those_of_torch() -> None:
             bilinear((1, 1), [5, 1], True),
             nearest((4, 5), [8, 15]),
             nearest((4, 5), [7, 3]),
+        ]
+    )
+
+
+def test_values_at_computed_places_are_those_of_torch() -> None:
+    rows, columns = torch.randint(5, (7,)), torch.randint(-6, 6, (7,))
+    apart = torch.randperm(6)[:4]
+    put = aten.index_put.default
+    along = torch.randint(4, (3, 6))
+
+    def masked(x, i, m, v):
+        return aten._unsafe_masked_index_put_accumulate.default(x, m, [i], v)
+
+    def masked_lookup(x, i, m):
+        return aten._unsafe_masked_index.default(x, m, [None, i], 7.0)
+
+    x, vector = randn(5, 6), randn(7)
+    wild = torch.tensor([2, 99, -50, 0])
+    inside = torch.tensor([True, False, False, True])
+    check(
+        [
+            Case("pairs", lambda x, i, j, v: put(x, [i, j], v, True), (x, rows, columns, vector)),
+            Case("rows", lambda x, i, v: put(x, [i], v * 2, True) * 3, (x, rows, randn(7, 6))),
+            Case("columns", lambda x, i, v: put(x, [None, i], v), (x, apart, randn(5, 4))),
+            Case(
+                "between",
+                lambda x, i, j, v: put(x, [i, None, j], v, True),
+                (randn(5, 3, 6), rows, columns, randn(7, 3)),
+            ),
+            Case(
+                "a grid",
+                lambda x, i, j, v: put(x, [None, i, j], v, True),
+                (randn(2, 5, 6), torch.randint(5, (4, 1)), torch.randint(6, (3,)), randn(2, 4, 3)),
+            ),
+            Case("one number", lambda x, i, v: put(x, [i], v, True), (x, rows, randn(1))),
+            Case("a mask", lambda x, v: put(x, [x > 0], v), (x, torch.tensor(2.0))),
+            Case("added along", lambda x, i, v: x.scatter_add(0, i, v), (randn(4, 6), along, x[:3])),
+            Case("along", lambda x, i, v: x.scatter(0, i, v), (randn(6, 4), apart[:, None], x[:4])),
+            Case("masked", masked, (randn(5), wild, inside, randn(4))),
+            Case("masked lookup", masked_lookup, (x, wild, inside)),
+            Case("counted", lambda n, i: n.scatter_add(0, i, i), (torch.arange(6), rows)),
         ]
     )

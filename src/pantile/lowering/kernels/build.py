@@ -18,8 +18,6 @@ FLAGS = (
     "-fno-trapping-math",
     "-fno-signed-zeros",
     "-fno-strict-aliasing",
-    # Integers wrap around, as in torch; hashes need it.
-    "-fwrapv",
     # gcc 12 deletes calls of kernels that only copy within the arena, unless it may not look.
     "-fno-ipa-modref",
     "-fno-ipa-pure-const",

@@ -152,8 +152,22 @@ def _empty(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], **how: A
     return torch.empty_strided(tuple(size), tuple(stride), dtype=how.get("dtype") or x.dtype)
 
 
+def _index_put(
+    x: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool = False
+) -> Any:
+    """One number where a mask says so is a choice."""
+    masks = [mask for mask in indices if mask is not None]
+    lone = len(masks) == 1 and indices[0] is not None and values.numel() == 1
+    if not lone or accumulate or masks[0].dtype is not torch.bool:
+        return NotImplemented
+    (mask,) = masks
+    mask = mask.reshape(*mask.shape, *(1,) * (x.dim() - mask.dim()))
+    return torch.where(mask, values.reshape(()), x)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _var_mean,
+    aten.index_put.default: _index_put,
     aten.new_empty_strided.default: _empty,
     aten.var.correction: _var,
     aten.mean.dim: _mean,

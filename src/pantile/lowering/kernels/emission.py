@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pantile.lowering.kernels.index import Affine, Axis, Space, index_of
@@ -36,7 +36,12 @@ class Store:
         return f"{self.pointer.name}[{space.resolve(self.address).code()}] = {self.value};"
 
 
-def placed(trace: Trace, levels: Sequence[Sequence[Axis]], inner: Sequence[str]) -> list[list[str]]:
+def placed(
+    trace: Trace,
+    levels: Sequence[Sequence[Axis]],
+    inner: Sequence[str],
+    line: Callable[[Statement, Sequence[Affine], int], str] | None = None,
+) -> list[list[str]]:
     """The statements by depth: before all loops, in the first, … `inner` are names of the last."""
     depth_of = {axis: depth for depth, axes in enumerate(levels, 1) for axis in axes}
     depth_of_name = dict.fromkeys(inner, len(levels))
@@ -47,11 +52,12 @@ def placed(trace: Trace, levels: Sequence[Sequence[Axis]], inner: Sequence[str])
         depths += [depth_of[axis] for part in sums for axis in part.terms]
         depth = max(depths, default=0)
         depth_of_name[statement.name] = depth
-        lines[depth].append(_line(statement, sums))
+        lines[depth].append((line or line_of)(statement, sums, depth))
     return lines
 
 
-def _line(statement: Statement, sums: Sequence[Affine]) -> str:
+def line_of(statement: Statement, sums: Sequence[Affine], _: int) -> str:
+    """A statement as C++."""
     text = statement.text.format(*(part.code() for part in sums))
     return f"const {statement.cpp} {statement.name} = {text};"
 
@@ -96,13 +102,51 @@ def epilogue(
     The body stores `count` elements from `first` on, whose sums are in `row`.
     """
     space = trace.space
+    rows = _Rows(space, lane, first)
     outer_leaves = [leaf for axis in outer for leaf in space.leaves(axis)]
-    lines = placed(trace, [outer_leaves, space.leaves(lane)], [ACC])
-    # Names of single numbers depend on nothing: they are computed once, before.
-    body = "".join(decoded(space, axis) for axis in outer) + "".join(lines[1])
+    lines = placed(trace, [outer_leaves, space.leaves(lane)], [ACC], rows.line)
+    kept = [f"{rows.element(s.pointer, s.address)} = {s.value};" for s in stores]
+    body = "".join(decoded(space, axis) for axis in outer) + "".join(lines[1] + rows.lines)
     body += (
         f"\nLANEWISE for (int j = 0; j < count; j++) {{ const float {ACC} = row[j]; "
-        f"const int {lane.name} = {first} + j;{decoded(space, lane)}{''.join(lines[2])}"
-        f"{''.join(store.code(space) for store in stores)} }}"
+        f"const int {lane.name} = {first} + j;{decoded(space, lane)}{''.join(lines[2] + kept)} }}"
     )
     return "".join(lines[0]), body
+
+
+class _Rows:
+    """Pointers to the rows of buffers that a loop over lanes runs along.
+
+    A buffer of a function that is given by reference (of a lambda's closure) might be another one
+    for each lane, for all gcc knows: it would gather the pointers, and scatter what is stored.
+    """
+
+    def __init__(self, space: Space, lane: Axis, first: str) -> None:
+        self.lines: list[str] = []
+        self._space, self._lane, self._first = space, lane, first
+        self._names: dict[str, str] = {}
+
+    def line(self, statement: Statement, sums: Sequence[Affine], depth: int) -> str:
+        """A statement, at a depth: in the innermost loop, loads run along rows."""
+        pointer = statement.loaded_from
+        if depth < 2 or pointer is None:
+            return line_of(statement, sums, depth)
+        element = self._element(f"const {statement.cpp}", pointer, sums[0])
+        return f"const {statement.cpp} {statement.name} = {element};"
+
+    def element(self, pointer: Pointer, address: Affine) -> str:
+        """What is at an address, in the loop."""
+        return self._element(pointer.buffer.cpp, pointer.name, self._space.resolve(address))
+
+    def _element(self, cpp: str, pointer: str, address: Affine) -> str:
+        lane = self._lane
+        if lane in self._space.splits:
+            return f"{pointer}[{address.code()}]"
+        step = address.factor(lane)
+        rest = Affine(address.constant, {a: f for a, f in address.terms.items() if a is not lane})
+        start = f"{cpp}* {pointer} + {rest.code()} + {self._first} * {step}"
+        if start not in self._names:
+            name = self._names[start] = f"row{len(self._names)}"
+            place = f"({rest.code()}) + {self._first} * {step}"
+            self.lines.append(f"{cpp}* const {name} = {pointer} + {place};")
+        return f"{self._names[start]}[{'j' if step == 1 else f'j * {step}'}]"

@@ -19,7 +19,7 @@ from pantile.lowering.kernels.index import Affine, Index
 from pantile.lowering.kernels.pointwise import POINTWISE, Rule
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace, broadcast
-from pantile.lowering.kernels.types import cpp, dtype_of, literal, shape_of
+from pantile.lowering.kernels.types import MOST_ELEMENTS, cpp, dtype_of, literal, shape_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -181,8 +181,10 @@ def _iota(trace: Trace, node: fx.Node, index: Index) -> str:
     start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
     assert isinstance(start, int) and isinstance(step, int)
     dtype = dtype_of(node)
-    text = f"({cpp(dtype)})((i64)({{0}}) * {literal(step, torch.int64)} + {literal(start, torch.int64)})"
-    return trace.state(cpp(dtype), text, (), [index[0]])
+    if abs(start) + abs(step) * shape_of(node)[0] > MOST_ELEMENTS:
+        text = f"({cpp(dtype)})((i64)({{0}}) * {step}L + {start}L)"
+        return trace.state(cpp(dtype), text, (), [index[0]])
+    return trace.state(cpp(dtype), f"({cpp(dtype)})({{0}})", (), [index[0] * step + start])
 
 
 def _gather(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -214,6 +216,25 @@ def _index(trace: Trace, node: fx.Node, index: Index) -> str:
     rest = iter([*index[:first], *index[first + rank :]])
     inner = tuple(Affine() if d in found else next(rest) for d in range(len(shape_of(source))))
     return _lookup(trace, source, inner, found)
+
+
+def _masked_index(trace: Trace, node: fx.Node, index: Index) -> str:
+    """Where the mask is false the place may be outside, and a number is taken."""
+    source, mask, places, fill = node.args[:4]
+    assert isinstance(source, fx.Node) and isinstance(places, (list, tuple))
+    dtype = dtype_of(node)
+    chosen = trace.operand(mask, index, torch.bool)
+    first, rank = where_indexed(places)
+    found = {}
+    for dim, place in enumerate(places):
+        if place is not None:
+            name = trace.operand(place, index[first : first + rank], torch.int64)
+            found[dim] = trace.state("i64", f"{chosen} ? {name} : 0", [chosen, name])
+    rest = iter([*index[:first], *index[first + rank :]])
+    inner = tuple(Affine() if d in found else next(rest) for d in range(len(shape_of(source))))
+    value = _lookup(trace, source, inner, found)
+    other = trace.operand(fill, (), dtype)
+    return trace.state(cpp(dtype), f"{chosen} ? {value} : {other}", [chosen, value, other])
 
 
 def where_indexed(places: Sequence[Any]) -> tuple[int, int]:
@@ -324,12 +345,19 @@ RULES: dict[Any, Rule] = {
     aten.embedding.default: _embedding,
     aten.index.Tensor: _index,
     aten._unsafe_index.Tensor: _index,
+    aten._unsafe_masked_index.default: _masked_index,
     aten.scatter.value: _scatter_value,
     aten.select_scatter.default: _select_scatter,
 }
 
 LOOKUPS = frozenset(
-    {aten.gather.default, aten.embedding.default, aten.index.Tensor, aten._unsafe_index.Tensor}
+    {
+        aten.gather.default,
+        aten.embedding.default,
+        aten.index.Tensor,
+        aten._unsafe_index.Tensor,
+        aten._unsafe_masked_index.default,
+    }
 )
 """Operators that read one operand at a computed place: it must have memory."""
 

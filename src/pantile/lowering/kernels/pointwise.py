@@ -74,7 +74,7 @@ def _check_divisor(divisor: Any) -> None:
         raise Refused("whole numbers divided by other than a positive constant")
 
 
-def _scaled(sign: str) -> Rule:
+def _scaled(name: str) -> Rule:
     """Sum or difference, the second operand times `alpha`."""
 
     def rule(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -83,8 +83,8 @@ def _scaled(sign: str) -> Rule:
         alpha = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)
         if alpha != 1:
             factor = trace.operand(alpha, index, dtype)
-            b = trace.state(cpp(dtype), f"{factor} * {b}", [b, factor])
-        return trace.state(cpp(dtype), f"{a} {sign} {b}", [a, b])
+            b = trace.state(cpp(dtype), f"op_mul({factor}, {b})", [b, factor])
+        return trace.state(cpp(dtype), f"op_{name}({a}, {b})", [a, b])
 
     return rule
 
@@ -202,15 +202,15 @@ POINTWISE: dict[Any, Rule] = {
         for name, text in _BITS.items()
         for overload in ("Tensor", "Scalar" if name in ("and", "or", "xor") else "Tensor_Scalar")
     },
-    aten.add.Tensor: _scaled("+"),
-    aten.sub.Tensor: _scaled("-"),
-    aten.add.Scalar: _scaled("+"),
-    aten.sub.Scalar: _scaled("-"),
-    aten.mul.Tensor: _arithmetic("{0} * {1}"),
-    aten.mul.Scalar: _arithmetic("{0} * {1}"),
+    aten.add.Tensor: _scaled("add"),
+    aten.sub.Tensor: _scaled("sub"),
+    aten.add.Scalar: _scaled("add"),
+    aten.sub.Scalar: _scaled("sub"),
+    aten.mul.Tensor: _arithmetic("op_mul({0}, {1})"),
+    aten.mul.Scalar: _arithmetic("op_mul({0}, {1})"),
     aten.div.Tensor: _arithmetic("{0} / {1}"),
     aten.div.Scalar: _arithmetic("{0} / {1}"),
-    aten.neg.default: _arithmetic("-({0})"),
+    aten.neg.default: _arithmetic("op_neg({0})"),
     aten.maximum.default: _arithmetic("op_max({0}, {1})"),
     aten.minimum.default: _arithmetic("op_min({0}, {1})"),
     aten.fmod.Tensor: _remainder,

@@ -1,4 +1,4 @@
-"""LSTM layers, step by step.
+"""LSTM layers, step by step; one direction of one layer at a time.
 
     gates    x w_ih' for all steps at once, then for each step h w_hh' is added
     c        f c + i g                   i, f, o: sigmoid, g: tanh
@@ -13,14 +13,16 @@ from typing import Any
 
 import torch
 
-from pantile.lowering.kernels.refused import Refused
-
 _LSTM = 2
 
 
-def _check(mode: int, layers: int, reverse: bool, both: bool, sizes: Any) -> None:
-    if mode != _LSTM or layers != 1 or reverse or both or sizes:
-        raise Refused("a recurrent layer that is not one LSTM forwards")
+def _order(steps: int, reverse: bool) -> list[int]:
+    """The steps in the order they are taken."""
+    return list(range(steps))[:: -1 if reverse else 1]
+
+
+def _in_order(pieces: dict[int, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([pieces[step] for step in range(len(pieces))])
 
 
 def lstm(
@@ -40,26 +42,28 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
     train: bool,
-) -> tuple[torch.Tensor, ...]:
+) -> Any:
     """All results of `mkldnn_rnn_layer`; the last is what its backward needs."""
-    _check(mode, num_layers, reverse, bidirectional, batch_sizes)
+    if mode != _LSTM or batch_sizes:
+        return NotImplemented
     steps, rows, width = x.shape
     given = torch.mm(x.reshape(steps * rows, width), to_gates.t())
     if has_biases:
         given = given + (bias + other_bias)
     given = given.view(steps, rows, 4 * hidden_size)
-    outputs, kept = [], []
+    outputs: dict[int, torch.Tensor] = {}
+    kept: dict[int, torch.Tensor] = {}
     h, c = hidden, cell
-    for step in range(steps):
+    for step in _order(steps, reverse):
         gates = torch.mm(h, from_state.t()) + given[step]
         i, f, g, o = torch.split(gates, hidden_size, 1)
         i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
         c = f * c + i * g
         h = o * torch.tanh(c)
-        outputs.append(h.unsqueeze(0))
-        kept.append(torch.cat([i, f, g, o, c], 1).unsqueeze(0))
-    workspace = torch.cat(kept) if train else x.new_empty(0)
-    return torch.cat(outputs), h.clone(), c.clone(), workspace
+        outputs[step] = h.unsqueeze(0)
+        kept[step] = torch.cat([i, f, g, o, c], 1).unsqueeze(0)
+    workspace = _in_order(kept) if train else x.new_empty(0)
+    return _in_order(outputs), h.clone(), c.clone(), workspace
 
 
 def lstm_backward(
@@ -86,20 +90,22 @@ def lstm_backward(
     batch_sizes: Any,
     batch_first: bool,
     workspace: torch.Tensor,
-) -> tuple[torch.Tensor, ...]:
+) -> Any:
     """The gradients of x, of the two weights and biases, and of the first state."""
-    _check(mode, num_layers, reverse, bidirectional, batch_sizes)
+    if mode != _LSTM or batch_sizes:
+        return NotImplemented
     steps, rows, width = x.shape
     grad_h, grad_c = grad_hidden, grad_cell
-    parts: list[torch.Tensor] = []
-    for step in reversed(range(steps)):
+    parts: dict[int, torch.Tensor] = {}
+    order = _order(steps, reverse)
+    for place, step in reversed(list(enumerate(order))):
         if grad_output is not None:
             here = grad_output[step]
             grad_h = here if grad_h is None else grad_h + here
         if grad_h is None:
             grad_h = torch.zeros_like(hidden)
         i, f, g, o, c = torch.split(workspace[step], hidden_size, 1)
-        before = workspace[step - 1][:, 4 * hidden_size :] if step else cell
+        before = workspace[order[place - 1]][:, 4 * hidden_size :] if place else cell
         curved = torch.tanh(c)
         through = grad_h * o * (1 - curved * curved)
         grad_c = through if grad_c is None else grad_c + through
@@ -111,17 +117,18 @@ def lstm_backward(
         ]
         grad_c = grad_c * f
         joined = torch.cat(gates, 1)
-        parts.append(joined.unsqueeze(0))
+        parts[step] = joined.unsqueeze(0)
         grad_h = torch.mm(joined, from_state)
     assert grad_h is not None and grad_c is not None
-    all_gates = torch.cat(parts[::-1])
+    all_gates = _in_order(parts)
     flat = all_gates.reshape(steps * rows, 4 * hidden_size)
     grad_x = torch.mm(flat, to_gates).view(steps, rows, width)
     grad_to_gates = torch.mm(flat.t(), x.reshape(steps * rows, width))
-    grad_from_state = torch.mm(all_gates[0].t(), hidden)
+    grad_from_state = torch.mm(all_gates[order[0]].t(), hidden)
     if steps > 1:
-        later = all_gates[1:].reshape((steps - 1) * rows, 4 * hidden_size)
-        states = output[:-1].reshape((steps - 1) * rows, hidden_size)
+        after, before = (all_gates[:-1], output[1:]) if reverse else (all_gates[1:], output[:-1])
+        later = after.reshape((steps - 1) * rows, 4 * hidden_size)
+        states = before.reshape((steps - 1) * rows, hidden_size)
         grad_from_state = torch.mm(later.t(), states) + grad_from_state
     grad_bias = flat.sum(0)
     return grad_x, grad_to_gates, grad_from_state, grad_bias, grad_bias.clone(), grad_h, grad_c

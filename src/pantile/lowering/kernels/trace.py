@@ -33,6 +33,12 @@ class Statement:
     needs: tuple[str, ...]
     sums: tuple[Affine, ...]
 
+    @property
+    def loaded_from(self) -> str | None:
+        """The pointer that is read, if the statement does nothing else."""
+        name, bracket, rest = self.text.partition("[{0}]")
+        return name if bracket and not rest and not self.needs else None
+
 
 @dataclass(frozen=True)
 class Read:

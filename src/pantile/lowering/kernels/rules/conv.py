@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import fx
 from pantile.lowering.kernels.emission import ACC, epilogue, stores_of
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis
-from pantile.lowering.kernels.memory import Buffer, Pointer
+from pantile.lowering.kernels.memory import Buffer, Pointer, dense_strides
 from pantile.lowering.kernels.operand import Operand, strided
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
@@ -258,7 +258,12 @@ def emit_images(
 def image(writer: Writer, node: fx.Node) -> Operand:
     """Images whose channels lie side by side."""
     axes = [Axis(size) for size in shape_of(node)]
+    shape = shape_of(node)
     found = strided(writer, node, axes, order=CHANNELS_LAST)
-    if found.strides[1] == 1 or shape_of(node)[1] == 1:
-        return found
-    return strided(writer, node, axes, order=CHANNELS_LAST, as_it_lies=False)
+    lies = all(stride or size == 1 for stride, size in zip(found.strides, shape, strict=True))
+    if not lies or found.strides[1] not in (0, 1):
+        found = strided(writer, node, axes, order=CHANNELS_LAST, as_it_lies=False)
+    # The templates divide by strides, also by those of one step.
+    dense = dense_strides(shape, CHANNELS_LAST)
+    strides = (stride or other for stride, other in zip(found.strides, dense, strict=True))
+    return replace(found, strides=tuple(strides))

@@ -9,6 +9,7 @@ shape alone, never on threads: these divide the results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf, prod
 from typing import Any
@@ -29,6 +30,8 @@ from pantile.lowering.kernels.writer import Writer
 
 aten = torch.ops.aten
 
+_SIDE_BY_SIDE = 4
+"""Rows that are added at once."""
 _WIDE = 64
 """Accumulators side by side."""
 _RUN = 256
@@ -151,38 +154,37 @@ class _Reduction:
         for depth, axis in enumerate(outer, 1):
             text += f"\n{loop(axis)} {{" + "".join(lines[depth] + ends[depth])
         # Whole cache lines, and work for two threads where there is much of it.
-        wide = _WIDE if lane.size >= 2 * _WIDE else 32 if lane.size > 32 else min(16, lane.size)
+        wide = _WIDE if lane.size >= 2 * _WIDE else 32 if lane.size >= 32 else min(16, lane.size)
         n, blocks = lane.size, -(-lane.size // wide)
+        several = _SIDE_BY_SIDE if self.inner[-1].size >= 2 * _SIDE_BY_SIDE else 1
         text += (
             f"\nfor (int block = share({blocks}, t, T), end = share({blocks}, t + 1, T);"
             f" block < end; block++) {{ const int first = block * {wide};"
             f" const int count = first + {wide} <= {n} ? {wide} : {n} - first;"
-            f"\n{self._begin(wide)}"
+            f"\n{self._begin(wide * several)}"
         )
         cut, step = self._cut()
         if step:
             text += f" {self.cpp} whole[{wide}]; for (int j = 0; j < {wide}; j++) whole[j] = 0;"
-        for depth, axis in enumerate(self.inner, 1 + len(outer)):
-            if step and depth == 1 + len(outer) + cut:
-                text += f"\nfor (int from = 0; from < {axis.size}; from += {step}) {{"
-                text += (
-                    f" const int to = from + {step} < {axis.size} ? from + {step} : {axis.size};"
-                )
-                text += f"\nfor (int {axis.name} = from; {axis.name} < to; {axis.name}++) {{"
-            else:
-                text += f"\n{loop(axis)} {{"
-            text += "".join(lines[depth])
-        body = f"const int {lane.name} = first + j;" + "".join(lines[-1]) + self._add("sums[j]")
-        text += (
-            f"\nif (count == {wide}) {{ LANEWISE for (int j = 0; j < {wide}; j++) {{ {body} }} }}"
-            f"\nelse {{ LANEWISE for (int j = 0; j < count; j++) {{ {body} }} }}"
+        body = f"const int {lane.name} = first + j;" + "".join(lines[-1])
+        body += self._add(f"sums[u * {wide} + j]")
+        row = f"LANEWISE for (int j = 0; j < {wide}; j++) {{ {body} }}"
+        if n % wide:
+            part = f"LANEWISE for (int j = 0; j < count; j++) {{ {body} }}"
+            row = f"if (count == {wide}) {{ {row} }} else {{ {part} }}"
+        text += self._rows(lines[1 + len(outer) :], row, several, cut, step)
+        fold = "".join(
+            f"\nfor (int j = 0; j < {wide}; j++) sums[j] = "
+            + self.operation.step.format("sums[j]", f"sums[{u * wide} + j]")
+            + ";"
+            for u in range(1, several)
         )
         if step:
-            text += "}" * (len(self.inner) - cut)
-            text += f"\nfor (int j = 0; j < {wide}; j++) whole[j] += sums[j], sums[j] = 0;"
+            start = f"for (int j = 0; j < {wide * several}; j++) sums[j] = 0;"
+            text += f"{fold}\nfor (int j = 0; j < {wide}; j++) whole[j] += sums[j]; {start}"
             text += "}" * (cut + 1)
         else:
-            text += "}" * len(self.inner)
+            text += fold
         text += (
             f"\nLANEWISE for (int j = 0; j < count; j++) {{ const int {lane.name} = first + j;"
             f" const {self.cpp} {ACC} = {'whole' if step else 'sums'}[j];{''.join(ends[-1])}"
@@ -190,6 +192,36 @@ class _Reduction:
             + "}}"
         )
         return text + "}" * len(outer)
+
+    def _rows(
+        self, lines: Sequence[Sequence[str]], row: str, several: int, cut: int, step: int
+    ) -> str:
+        """The loops over what is added: `several` rows at once have sums of their own.
+
+        One sum after the other would wait for the one before. The loops outside the cut stay open.
+        """
+        text = ""
+        for depth, axis in enumerate(self.inner):
+            begin, end = "0", str(axis.size)
+            if step and depth == cut:
+                text += f"\nfor (int from = 0; from < {axis.size}; from += {step}) {{"
+                until = f"from + {step} < {axis.size} ? from + {step} : {axis.size}"
+                text += f" const int to = {until};"
+                begin, end = "from", "to"
+            name, code = axis.name, "".join(lines[depth])
+            if depth < len(self.inner) - 1:
+                text += f"\nfor (int {name} = {begin}; {name} < {end}; {name}++) {{{code}"
+                continue
+            text += f"\nint at = {begin};"
+            if several > 1:
+                text += (
+                    f"\nfor (; at + {several} <= {end}; at += {several})"
+                    f" UNROLLED for (int u = 0; u < {several}; u++)"
+                    f" {{ const int {name} = at + u;{code} {row} }}"
+                )
+            text += f"\nfor (; at < {end}; at++) {{ const int u = 0, {name} = at;{code} {row} }}"
+        closed = len(self.inner) - 1 - (cut if step else 0)
+        return text + "}" * closed
 
     def _cut(self) -> tuple[int, int]:
         """Long sums are sums of short ones, which round less: the loop that is cut, and where."""

@@ -16,14 +16,11 @@ from pantile.lowering.kernels.index import Affine, Axis, index_of
 from pantile.lowering.kernels.loops import loop
 from pantile.lowering.kernels.memory import Pointer
 from pantile.lowering.kernels.plan import Kernel
-from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, shape_of
 from pantile.lowering.kernels.writer import Writer
 
 aten = torch.ops.aten
-
-SCATTERS = (aten._unsafe_masked_index_put_accumulate.default,)
 
 
 class ScatterAdd(Family):
@@ -31,15 +28,14 @@ class ScatterAdd(Family):
 
     has_epilogue = False
 
-    def check(self, node: fx.Node) -> None:
+    def takes_node(self, node: fx.Node) -> bool:
         """Only rows of a table, from one tensor of places."""
         table, _, places, rows = node.args[:4]
         assert isinstance(places, (list, tuple)) and isinstance(table, fx.Node)
         if len(places) != 1 or len(shape_of(table)) != 2 or not isinstance(places[0], fx.Node):
-            raise Refused("a scatter by several tensors")
+            return False
         assert isinstance(rows, fx.Node)
-        if shape_of(rows) != (*shape_of(places[0]), shape_of(table)[1]):
-            raise Refused("a scatter of other things than rows")
+        return shape_of(rows) == (*shape_of(places[0]), shape_of(table)[1])
 
     def emit(self, kernel: Kernel, writer: Writer) -> None:
         """Write the kernels: the table as it was, then the rows."""

@@ -4,6 +4,28 @@
 
 #pragma once
 
+// Whole numbers wrap around, as in torch (hashes need it). Not by -fwrapv: then the compiler may no
+// longer think that index + 1 is the next index, and vectorises nothing (W2: 66 us instead of 26).
+template <class T> struct Wraps { using type = T; };
+template <> struct Wraps<i32> { using type = u32; };
+template <> struct Wraps<i64> { using type = u64; };
+template <> struct Wraps<short> { using type = u32; };
+template <class T> INLINE T op_add(T a, T b) {
+  using W = typename Wraps<T>::type;
+  return (T)((W)a + (W)b);
+}
+template <class T> INLINE T op_sub(T a, T b) {
+  using W = typename Wraps<T>::type;
+  return (T)((W)a - (W)b);
+}
+template <class T> INLINE T op_mul(T a, T b) {
+  using W = typename Wraps<T>::type;
+  return (T)((W)a * (W)b);
+}
+template <class T> INLINE T op_neg(T a) { return op_sub((T)0, a); }
+INLINE float op_neg(float a) { return -a; }
+INLINE double op_neg(double a) { return -a; }
+
 #define PANTILE_FUNCTION(name)                                 \
   INLINE float op_##name(float x) { return f_##name(x); }      \
   INLINE double op_##name(double x) { return __builtin_##name(x); }
@@ -53,6 +75,10 @@ PANTILE_PLAIN(tan)
 INLINE float op_atan2(float y, float x) { return __builtin_atan2f(y, x); }
 INLINE double op_atan2(double y, double x) { return __builtin_atan2(y, x); }
 
+template <class T> INLINE T op_abs(T x) { return x < 0 ? -x : x; }
+INLINE float op_abs(float x) { return __builtin_fabsf(x); }
+INLINE double op_abs(double x) { return __builtin_fabs(x); }
+
 // Remainders with the sign of the divisor, and quotients rounded down: as torch does it.
 template <class T> INLINE T op_modulo(T a, T b) {
   const T rest = a % b;
@@ -73,7 +99,8 @@ template <class T> INLINE T real_div_floor(T a, T b) {
   const T whole = other ? quotient - 1 : quotient;
   const T floor = op_floor(whole), up = floor + 1;
   const T near = whole - floor > (T)0.5 ? up : floor;
-  return b == 0 ? a / b : near;
+  const T plain = a / b;
+  return op_abs(b) > 0 ? near : plain;  // comparing b with 0 itself would lose the sign of a zero
 }
 INLINE float op_div_floor(float a, float b) { return real_div_floor(a, b); }
 INLINE double op_div_floor(double a, double b) { return real_div_floor(a, b); }
@@ -86,9 +113,6 @@ template <class T> INLINE T op_rsqrt(T x) { return 1 / op_sqrt(x); }
 INLINE float op_sigmoid(float x) { return f_sigmoid(x); }
 INLINE double op_sigmoid(double x) { return 1 / (1 + __builtin_exp(-x)); }
 template <class T> INLINE T op_relu(T x) { return x <= 0 ? (T)0 : x; }
-template <class T> INLINE T op_abs(T x) { return x < 0 ? -x : x; }
-INLINE float op_abs(float x) { return __builtin_fabsf(x); }
-INLINE double op_abs(double x) { return __builtin_fabs(x); }
 template <class T> INLINE T op_sign(T x) {
   T up = x > 0 ? (T)1 : (T)0;
   T result = x < 0 ? (T)-1 : up;

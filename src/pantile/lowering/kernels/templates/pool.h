@@ -14,6 +14,9 @@ struct Pool {
   static constexpr int N = N_, C = C_, H = H_, W = W_, OH = OH_, OW = OW_, KH = KH_, KW = KW_;
   static constexpr int SH = SH_, SW = SW_, PH = PH_, PW = PW_, DH = DH_, DW = DW_;
   static constexpr int XN = XN_, XH = XH_, XW = XW_, YN = YN_, YH = YH_, YW = YW_;
+  // Windows that go over the border: by padding, or because the last ones are rounded up.
+  static constexpr bool over = PH > 0 || PW > 0 || (OH - 1) * SH + (KH - 1) * DH >= H ||
+                               (OW - 1) * SW + (KW - 1) * DW >= W;
   static constexpr bool apart = KH <= SH && KW <= SW && PH == 0 && PW == 0 && DH == 1 && DW == 1;
 };
 
@@ -25,7 +28,7 @@ INLINE void pool_window(const float* x, int oh, int ow, float* best, int* place)
   for (int j = 0; j < COUNT; j++) best[j] = -__builtin_inff(), place[j] = -1;
   UNROLLED for (int kh = 0; kh < P::KH; kh++) UNROLLED for (int kw = 0; kw < P::KW; kw++) {
     const int h = oh * P::SH - P::PH + kh * P::DH, w = ow * P::SW - P::PW + kw * P::DW;
-    if ((P::PH || P::PW) && ((unsigned)h >= (unsigned)P::H || (unsigned)w >= (unsigned)P::W))
+    if (P::over && ((unsigned)h >= (unsigned)P::H || (unsigned)w >= (unsigned)P::W))
       continue;
     const float* from = x + (i64)h * P::XH + (i64)w * P::XW;
     const int tap = kh * P::KW + kw;

@@ -1,0 +1,81 @@
+"""Max pooling and its gradient: windows that overlap, go over the border, or are spread out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tests.kernels.programs import Case, check, taken
+
+F = torch.nn.functional
+
+
+def pooled(x, dy, window):
+    with torch.enable_grad():
+        y, backward = torch.func.vjp(lambda x: F.max_pool2d(x, *window), x)
+    return y, *backward(dy)
+
+
+def case_of(name, x: torch.Tensor, window) -> Case:
+    """The pooled values, the gradient, and something computed from each."""
+    dy = torch.randn(F.max_pool2d(x, *window).shape)
+
+    def call(x, dy):
+        y, dx = pooled(torch.relu(x) if name.startswith("relu") else x, dy, window)
+        return y, dx, y * 2 + 1, dx.abs()
+
+    return Case(f"{name} {tuple(x.shape)} {window}", call, (x, dy))
+
+
+def random_case(seed: int) -> Case:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    size = (rng.randrange(1, 5), rng.randrange(1, 5))
+    stride = rng.choice([size, (1, 1), (2, 1), (2, 3), (3, 2)])
+    padding = (rng.randrange(size[0] // 2 + 1), rng.randrange(size[1] // 2 + 1))
+    dilation = rng.choice([(1, 1), (1, 1), (2, 1), (1, 3)])
+    ceil = bool(rng.randrange(2))
+    least = [d * (k - 1) + 1 for d, k in zip(dilation, size, strict=True)]
+    h, w = (n + rng.randrange(9) for n in least)
+    shape = (rng.choice([1, 2, 3]), rng.choice([1, 3, 5, 16, 17, 70]), h, w)
+    x = torch.randn(shape)
+    if rng.randrange(2):
+        x = x.contiguous(memory_format=torch.channels_last)
+    kind = rng.choice(["plain", "relu", "equal", "odd"])
+    if kind == "equal":
+        x = x.mul(2).round()
+    if kind == "odd":
+        for number in (float("nan"), float("-inf"), float("inf")):
+            x[tuple(rng.randrange(n) for n in x.shape)] = number
+    return case_of(kind, x, (size, stride, padding, dilation, ceil))
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_pooling_of_random_windows_gives_what_torch_gives(batch):
+    cases = taken(random_case(seed) for seed in range(batch * 14, batch * 14 + 14))
+    assert len(cases) >= 12
+    check(cases)
+
+
+def test_windows_beyond_the_border_do_not_read_there():
+    shapes = [(1, 3, 6, 6), (2, 17, 7, 10)]
+    check([case_of("ceil", torch.randn(s), (3, 2, 0, 1, True)) for s in shapes])
+    check([case_of("ceil", torch.randn(s), (2, 3, 0, 1, True)) for s in shapes])
+
+
+def test_a_window_of_nothing_but_minus_infinity_gives_the_gradient_to_the_first():
+    check([case_of("low", torch.full((1, 2, 4, 4), float("-inf")), (2, 2))])
+
+
+def test_the_gradient_of_a_pooled_convolution_is_torchs():
+    def call(x, w, dy):
+        def layer(x, w):
+            return F.max_pool2d(torch.relu(F.conv2d(x, w, padding=1)), 2)
+
+        with torch.enable_grad():
+            y, backward = torch.func.vjp(layer, x, w)
+        return y, *backward(dy)
+
+    check([Case("conv", call, (torch.randn(2, 3, 9, 8), torch.randn(17, 3, 3, 3), torch.randn(2, 17, 4, 4)))])
