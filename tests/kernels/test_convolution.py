@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-
 from tests.kernels.programs import Case, check, taken, why_refused
 
 F = torch.nn.functional
@@ -38,7 +37,9 @@ def random_case(seed: int) -> Case:
     pair = lambda *choices: (rng.choice(choices), rng.choice(choices))  # noqa: E731
     kernel, stride, dilation = pair(1, 2, 3, 5), pair(1, 1, 2, 3), pair(1, 1, 2)
     padding = pair(0, 1, 2, 3)
-    least = [max(1, d * (k - 1) + 1 - 2 * p) for k, d, p in zip(kernel, dilation, padding)]
+    least = [
+        max(1, d * (k - 1) + 1 - 2 * p) for k, d, p in zip(kernel, dilation, padding, strict=True)
+    ]
     h, w = (n + rng.randrange(8) for n in least)
     channels, filters = rng.choice([1, 2, 3, 5, 16, 17, 33]), rng.choice([1, 3, 8, 16, 18, 33, 65])
     x = torch.randn(rng.choice([1, 2, 5]), channels, h, w)

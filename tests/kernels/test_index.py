@@ -8,13 +8,13 @@ from math import prod
 
 import pytest
 import torch
+from tests.kernels.programs import graph_of
 
 from pantile.lowering.kernels.expressions import RULES
 from pantile.lowering.kernels.index import Affine, Axis, Index, Space, index_of
 from pantile.lowering.kernels.radix import member_index, radix_of
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
-from tests.kernels.programs import graph_of
 
 
 class NothingRealised:
@@ -78,7 +78,19 @@ def factors(rng: random.Random, number: int) -> list[int]:
     return shape
 
 
-KINDS = "reshape reshape permute permute expand squeeze slice select split flip repeat".split()
+KINDS = [
+    "reshape",
+    "reshape",
+    "permute",
+    "permute",
+    "expand",
+    "squeeze",
+    "slice",
+    "select",
+    "split",
+    "flip",
+    "repeat",
+]
 
 
 def random_view(rng: random.Random, x: torch.Tensor) -> torch.Tensor:
@@ -94,6 +106,10 @@ def random_view(rng: random.Random, x: torch.Tensor) -> torch.Tensor:
     if kind == "expand" and x.numel() < 200:
         more = [rng.choice([2, 3])] * rng.randrange(2)
         return x.expand([*more, *(rng.choice([n, 4]) if n == 1 else -1 for n in x.shape)])
+    return random_part(rng, x, kind, dim)
+
+
+def random_part(rng: random.Random, x: torch.Tensor, kind: str, dim: int) -> torch.Tensor:
     if x.dim() == 0:
         return x
     size = x.shape[dim]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.kernels.programs import Case, check, compiled, taken, why_refused
 
 from pantile.errors import ExecutionError
-from tests.kernels.programs import Case, check, compiled, taken, why_refused
 
 F = torch.nn.functional
 
@@ -58,14 +58,18 @@ def cases() -> list[Case]:
         Case("ignored", cross_entropy, (x, some)),
         Case("sums", lambda x, i: cross_entropy(x, i, reduction="sum"), (x, some)),
         Case("smooth", lambda x, i: cross_entropy(x, i, label_smoothing=0.1), (x, places(9, 5))),
+        Case("pictures", cross_entropy, (torch.randn(2, 4, 3, 5), places(4, 2, 3, 5))),
         Case(
-            "pictures", cross_entropy, (torch.randn(2, 4, 3, 5), places(4, 2, 3, 5))
+            "index put", lambda x, i: x.index_put((i,), x[:4] * 2), (x, torch.tensor([3, 0, 1, 4]))
         ),
-        Case("index put", lambda x, i: x.index_put((i,), x[:4] * 2), (x, torch.tensor([3, 0, 1, 4]))),
         Case("index add", lambda x, i: x.index_add(0, i, x[:4]), (x, places(5, 4))),
         Case("scatter add", lambda x, i: x.scatter_add(1, i, x * 2), (x, places(9, 5, 9))),
         Case("scatter", lambda x, i: x.scatter(1, i, 2.0), (x, places(9, 5, 1))),
-        Case("last of equal", lambda t, i: F.embedding(i, t) * 2 + t[:3, None], (table, places(11, 3, 4))),
+        Case(
+            "last of equal",
+            lambda t, i: F.embedding(i, t) * 2 + t[:3, None],
+            (table, places(11, 3, 4)),
+        ),
         Case("iota", lambda x: torch.arange(0, 10 * 10**9, 10**9) + x.sum().long() * 0, (x,)),
     ]
 

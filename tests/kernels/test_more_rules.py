@@ -180,3 +180,50 @@ def test_values_at_computed_places_are_those_of_torch() -> None:
             Case("counted", lambda n, i: n.scatter_add(0, i, i), (torch.arange(6), rows)),
         ]
     )
+
+
+def test_running_sums_and_places_of_maxima_are_those_of_torch() -> None:
+    x, special = randn(3, 21, 5), torch.tensor([1.0, 3.0, float("nan"), 3.0, float("nan")])
+    whole = torch.randint(5, (4, 7))
+    check(
+        [
+            Case("sums", lambda x: (x.cumsum(1) * 2, x.cumsum(-1), x[0, 0].cumsum(0)), (x,)),
+            Case("products", lambda x: x.cumprod(0), (x,)),
+            Case("of whole numbers", lambda n: (n.cumsum(0), (n > 2).cumsum(1)), (whole,)),
+            Case("backwards", lambda x: x.flip(1).cumsum(1).flip(1), (x,)),
+            Case("argmax", lambda x: (x.argmax(1), x.argmin(-1, keepdim=True), x.argmax()), (x,)),
+            Case("argmax of NaN", lambda x: (x.argmax(), x.argmin(0)), (special,)),
+            Case("of equal ones", lambda n: (n.argmax(0), n.argmin(1), n.argmax()), (whole,)),
+            Case("max", lambda x: (*x.max(1), *x.min(0, keepdim=True), x.max(), x.min()), (x,)),
+            Case("of one element", lambda x: (x.argmax(0), x.cumsum(0)), (randn(1),)),
+        ]
+    )
+
+
+def test_products_times_a_number_are_those_of_torch() -> None:
+    nan = torch.full((5, 7), float("nan"))
+    a, b, c = randn(5, 6), randn(6, 7), randn(5, 7)
+    batch = randn(3, 5, 7), randn(3, 5, 6), randn(3, 6, 7)
+    check(
+        [
+            Case("alpha", lambda c, a, b: torch.addmm(c, a, b, alpha=0.5), (c, a, b)),
+            Case("beta", lambda c, a, b: torch.addmm(c, a, b, beta=3, alpha=2), (randn(7), a, b)),
+            Case("no addend", lambda c, a, b: torch.addmm(c, a, b, beta=0), (nan, a, b)),
+            Case("batch", lambda c, a, b: torch.baddbmm(c, a, b, beta=2, alpha=0.1), batch),
+        ]
+    )
+
+
+def test_bags_of_rows_are_those_of_torch() -> None:
+    def bags(mode: int) -> Case:
+        def function(table, indices, offsets, dy):
+            y, *rest = aten._embedding_bag.default(table, indices, offsets, False, mode)
+            gradient = aten._embedding_bag_backward.default(
+                dy, indices, offsets, *rest, len(table), False, mode, False, None
+            )
+            return y, gradient
+
+        given = torch.randint(9, (11,)), torch.tensor([0, 3, 3, 4])
+        return Case(f"bags {mode}", function, (randn(9, 5), *given, randn(4, 5)))
+
+    check([bags(0), bags(1)])

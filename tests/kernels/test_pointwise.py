@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kernels.programs import Case, eager, exact, run_together, taken, why_refused
 
 from pantile.lowering.kernels.pointwise import POINTWISE
-from tests.kernels.programs import Case, eager, exact, run_together, taken, why_refused
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-
 from tests.kernels.programs import Case, check, taken
 
 F = torch.nn.functional
@@ -78,4 +77,12 @@ def test_the_gradient_of_a_pooled_convolution_is_torchs():
             y, backward = torch.func.vjp(layer, x, w)
         return y, *backward(dy)
 
-    check([Case("conv", call, (torch.randn(2, 3, 9, 8), torch.randn(17, 3, 3, 3), torch.randn(2, 17, 4, 4)))])
+    check(
+        [
+            Case(
+                "conv",
+                call,
+                (torch.randn(2, 3, 9, 8), torch.randn(17, 3, 3, 3), torch.randn(2, 17, 4, 4)),
+            )
+        ]
+    )

@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
+from tests.kernels.programs import Case, check, compiled, taken
 
 from pantile.lowering.kernels.refused import Refused
-from tests.kernels.programs import Case, check, compiled, taken
 
 
 def lying(rng: random.Random, rows: int, columns: int, *batch: int) -> torch.Tensor:

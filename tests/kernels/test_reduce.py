@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-
 from tests.kernels.programs import Case, check, check_close, compiled, taken, why_refused
 
 F = torch.nn.functional

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from tests.kernels.programs import Case, check, why_refused
 
 
@@ -135,7 +134,14 @@ UPDATES = [
     Case(
         "adam",
         adam,
-        (randn(8, 19), randn(8, 19), randn(8, 19).abs(), torch.tensor(3.0), randn(5, 8), randn(5, 19)),
+        (
+            randn(8, 19),
+            randn(8, 19),
+            randn(8, 19).abs(),
+            torch.tensor(3.0),
+            randn(5, 8),
+            randn(5, 19),
+        ),
     ),
     Case("written and returned", written_and_returned, (randn(6), randn(4, 6))),
     Case("one source for two", one_source_for_two, (randn(5, 5), randn(5, 5), randn(5, 5))),
@@ -145,7 +151,9 @@ UPDATES = [
     Case("by product", update_by_product, (randn(5, 5), randn(5, 5))),
     Case("by own product", update_by_own_product, (randn(5, 5), randn(5, 5))),
     Case("by sum", update_by_sum, (randn(17), randn(9, 17))),
-    Case("transposed memory", momentum, (randn(19, 8).t(), randn(8, 19), randn(5, 8), randn(5, 19))),
+    Case(
+        "transposed memory", momentum, (randn(19, 8).t(), randn(8, 19), randn(5, 8), randn(5, 19))
+    ),
     Case(
         "statistics",
         running_statistics,

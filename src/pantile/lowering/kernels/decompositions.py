@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pantile.lowering.kernels.bags import embedding_bag, embedding_bag_backward
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
 from pantile.lowering.kernels.upsampling import upsampling
 from pantile.lowering.retrace import inductor_table
@@ -152,6 +153,14 @@ def _empty(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], **how: A
     return torch.empty_strided(tuple(size), tuple(stride), dtype=how.get("dtype") or x.dtype)
 
 
+def _max(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.amax(dim, keepdim), x.argmax(dim, keepdim)
+
+
+def _min(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.amin(dim, keepdim), x.argmin(dim, keepdim)
+
+
 def _index_put(
     x: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool = False
 ) -> Any:
@@ -167,6 +176,12 @@ def _index_put(
 
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _var_mean,
+    aten._embedding_bag.default: embedding_bag,
+    aten._embedding_bag_backward.default: embedding_bag_backward,
+    aten.max.default: torch.amax,
+    aten.min.default: torch.amin,
+    aten.max.dim: _max,
+    aten.min.dim: _min,
     aten.index_put.default: _index_put,
     aten.new_empty_strided.default: _empty,
     aten.var.correction: _var,

@@ -86,6 +86,8 @@ def stores_of(
         value = trace.given[kernel.anchor]
         stores.append(Store.at(trace, buffer, index_of(axes), value))
     for member in kernel.members:
+        if member not in writer.plan.wanted:
+            continue
         index = member_index(trace.space, kernel.maps[member], axes, shape_of(member))
         value = trace.value(member, index)
         own = None if order is None else writer.member_order(kernel, member, order)

@@ -410,14 +410,15 @@ class Plan:
 
     def _find_stores(self) -> None:
         """An anchor needs memory if somebody else reads it."""
-        wanted = {storage_of(output) for output in self.outputs} | set(self.targets)
+        self.wanted = {storage_of(output) for output in self.outputs} | set(self.targets)
+        """Values that somebody outside their kernel reads."""
         for node in self.realised:
             home = self.kernel_of[node]
             for leaf in self.leaves(node):
                 if leaf.op != "placeholder" and self.kernel_of[leaf] is not home:
-                    wanted.add(leaf)
+                    self.wanted.add(leaf)
         for kernel in self.kernels:
-            kernel.stores_anchor = kernel.anchor in wanted or not kernel.members
+            kernel.stores_anchor = kernel.anchor in self.wanted or not kernel.members
 
 
 def _without_new_dims(node: fx.Node) -> tuple[fx.Node, frozenset[int]]:

@@ -112,7 +112,28 @@ def _pool_means(graph: fx.Graph, node: fx.Node) -> None:
     graph.erase_node(node)
 
 
+def _scaled_product(graph: fx.Graph, node: fx.Node) -> None:
+    """A product that is added to something, one of them times a number."""
+    added, left, right = node.args[:3]
+    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    if alpha == 1 and beta == 1:
+        return
+    product = aten.mm.default if node.target is aten.addmm.default else aten.bmm.default
+    like = node.meta["val"]
+    with graph.inserting_before(node):
+        result = new_node(graph, product, (left, right), like)
+        if alpha != 1:
+            result = new_node(graph, aten.mul.Scalar, (result, alpha), like)
+        if beta != 0:  # nothing of it is read then, no NaN either
+            result = new_node(graph, aten.add.Tensor, (result, added), like)
+            result.kwargs = {"alpha": beta}
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
 _SIMPLER: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+    aten.addmm.default: _scaled_product,
+    aten.baddbmm.default: _scaled_product,
     aten.convolution.default: simplify_convolution,
     aten.convolution_backward.default: simplify_convolution,
     aten.max_pool2d_with_indices.default: _pool_values,

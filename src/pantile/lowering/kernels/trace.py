@@ -119,6 +119,9 @@ class Trace:
             return name
         if want is torch.bool:
             return self.state("bool", f"{name} != 0", [name])
+        if have is torch.bool:  # a cast of a comparison would not be vectorised
+            text = f"{name} ? {literal(1, want)} : {literal(0, want)}"
+            return self.state(cpp(want), text, [name])
         return self.state(cpp(want), f"({cpp(want)}){name}", [name])
 
     def state(

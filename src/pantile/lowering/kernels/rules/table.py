@@ -17,6 +17,7 @@ from pantile.lowering.kernels.rules.index_put import INDEX_PUTS, IndexPut, Maske
 from pantile.lowering.kernels.rules.parts import PARTS
 from pantile.lowering.kernels.rules.pool import MaxPool, MaxPoolInput
 from pantile.lowering.kernels.rules.reduce import OPERATIONS, Reduce
+from pantile.lowering.kernels.rules.scan import SCANS
 
 aten = torch.ops.aten
 
@@ -35,5 +36,6 @@ FAMILIES: dict[Any, Family] = {
     own.avg_pool: AvgPool(),
     own.avg_pool_input: AvgPoolInput(),
     **PARTS,
+    **SCANS,
     aten.cat.default: Cat(),
 }
