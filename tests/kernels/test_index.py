@@ -161,6 +161,9 @@ def test_the_index_of_a_chain_of_views_finds_torchs_element_or_is_refused(batch)
             refused += 1
             continue
         (read,) = trace.reads
+        if read.whole:  # divided when the kernel runs: random programs see to that
+            refused += 1
+            continue
         found = places(trace.space, read.index, axes, source)
         assert torch.equal(found, expected), f"seed {seed}"
     assert refused < total / 2

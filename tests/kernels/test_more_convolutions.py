@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from tests.kernels.programs import Case, check
 
 aten = torch.ops.aten

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-
 from tests.kernels.programs import Case, check
 
 aten = torch.ops.aten

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-
 from tests.kernels.programs import Case, check
 
 aten = torch.ops.aten
@@ -67,7 +66,9 @@ def test_divisions_that_round_are_those_of_torch() -> None:
             Case("trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc"), (a, b)),
             Case("modulo", torch.remainder, (randn(77) * 9, randn(77))),
             Case("modulo of odd numbers", torch.remainder, (a, b)),
-            Case("whole", lambda n: (n // 7, n % 7, torch.div(n, 3, rounding_mode="trunc")), (whole,)),
+            Case(
+                "whole", lambda n: (n // 7, n % 7, torch.div(n, 3, rounding_mode="trunc")), (whole,)
+            ),
         ]
     )
 
@@ -96,7 +97,9 @@ def test_truth_and_products_of_many_are_those_of_torch() -> None:
             Case("all", lambda x: ((x > -9).all(), (x > -1).all(-1, keepdim=True)), (x,)),
             Case("any of bool", lambda x: (x.any(1), x.all(0), ~x.any(0, True)), (truth,)),
             Case("product", lambda x: (x.prod(1), x[0, 0].prod() * 2), (x,)),
-            Case("largest whole", lambda n: (n.amax(0), n.amin((0, 1))), (torch.randint(99, (5, 9)),)),
+            Case(
+                "largest whole", lambda n: (n.amax(0), n.amin((0, 1))), (torch.randint(99, (5, 9)),)
+            ),
         ]
     )
 
@@ -105,7 +108,9 @@ def test_rare_functions_are_those_of_torch() -> None:
     x = torch.rand(40) * 2 - 1
     names = ("acos", "asin", "atan", "cosh", "sinh", "tan")
     cases = [Case(name, getattr(torch, name), (x,)) for name in names]
-    check([*cases, Case("atan2", torch.atan2, (x, x.flip(0))), Case("var", lambda x: x.var(), (x,))])
+    check(
+        [*cases, Case("atan2", torch.atan2, (x, x.flip(0))), Case("var", lambda x: x.var(), (x,))]
+    )
 
 
 def test_larger_images_and_their_gradients_are_those_of_torch() -> None:
@@ -173,7 +178,9 @@ def test_values_at_computed_places_are_those_of_torch() -> None:
             ),
             Case("one number", lambda x, i, v: put(x, [i], v, True), (x, rows, randn(1))),
             Case("a mask", lambda x, v: put(x, [x > 0], v), (x, torch.tensor(2.0))),
-            Case("added along", lambda x, i, v: x.scatter_add(0, i, v), (randn(4, 6), along, x[:3])),
+            Case(
+                "added along", lambda x, i, v: x.scatter_add(0, i, v), (randn(4, 6), along, x[:3])
+            ),
             Case("along", lambda x, i, v: x.scatter(0, i, v), (randn(6, 4), apart[:, None], x[:4])),
             Case("masked", masked, (randn(5), wild, inside, randn(4))),
             Case("masked lookup", masked_lookup, (x, wild, inside)),
@@ -227,3 +234,55 @@ def test_bags_of_rows_are_those_of_torch() -> None:
         return Case(f"bags {mode}", function, (randn(9, 5), *given, randn(4, 5)))
 
     check([bags(0), bags(1)])
+
+
+def test_a_lookup_waits_for_the_whole_value_it_looks_into() -> None:
+    def into_a_product(a, b, i):
+        y = a @ b
+        return y + y[i], y.cumsum(0)
+
+    def into_each(a, i):
+        y = a * 2 + torch.tanh(a)
+        return y.exp() + y.gather(1, i), y
+
+    turned, places = torch.tensor([3, 2, 1, 0]), torch.randint(6, (4, 6))
+    check(
+        [
+            Case("product", into_a_product, (randn(4, 6), randn(6, 5), turned)),
+            Case("each", into_each, (randn(4, 6), places)),
+        ]
+    )
+
+
+def test_short_rows_are_sorted_as_torch_sorts_them() -> None:
+    odd = torch.tensor([1.0, float("nan"), -2.0, float("inf"), 1.0, float("nan"), -float("inf")])
+    whole = torch.randint(4, (3, 9))
+
+    def stable(n):
+        return (*n.sort(stable=True, dim=1), *n.sort(stable=True, dim=0, descending=True))
+
+    check(
+        [
+            Case("sort", lambda x: (*x.sort(1), *x.sort(0, descending=True)), (randn(5, 21),)),
+            Case("odd numbers", lambda x: x.sort(stable=True, dim=0), (odd,)),
+            Case("equal ones stay in order", stable, (whole,)),
+            Case("largest", lambda x: (*x.topk(3), *x.topk(2, 0, largest=False)), (randn(5, 8),)),
+        ]
+    )
+
+
+def test_reshapes_that_cut_through_rows_are_those_of_torch() -> None:
+    def shifted(x):
+        """The rows of relative positions, moved against each other."""
+        rows, columns = x.shape[-2:]
+        y = F.pad(x * 2, (1, 0)).reshape(*x.shape[:-2], columns + 1, rows)
+        return y[..., 1:, :].reshape(x.shape).exp()
+
+    check(
+        [
+            Case("shift", shifted, (randn(2, 4, 7),)),
+            Case("each", lambda x: (x + 1).reshape(7, 4).t() * 2, (randn(4, 7),)),
+            Case("product", lambda x, y: (x @ y).reshape(6, 5) @ x.t(), (randn(5, 5), randn(5, 6))),
+            Case("sum", lambda x: x.exp().view(9, 4).sum(0), (randn(6, 6),)),
+        ]
+    )

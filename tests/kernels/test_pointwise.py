@@ -38,7 +38,8 @@ def values(rng: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> to
 
 
 def operators() -> list[Any]:
-    return sorted(POINTWISE, key=str)
+    """Torch's; our own are parts of other rules."""
+    return sorted((op for op in POINTWISE if hasattr(op, "_schema")), key=str)
 
 
 def arguments(rng: random.Random, target: Any, dtype: torch.dtype) -> Iterator[Any]:
@@ -98,7 +99,7 @@ def check_each(case: Case, ours: torch.Tensor, own: torch.Tensor, best: torch.Te
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_operators_give_torchs_values_for_ordinary_and_odd_numbers(dtype):
-    seeds = range(3) if dtype in (torch.float32, torch.int64) else range(1)
+    seeds = range(2) if dtype in (torch.float32, torch.int64) else range(1)
     found = [case_of(target, dtype, seed) for target in operators() for seed in seeds]
     cases = taken(case for case in found if case is not None)
     failures = []

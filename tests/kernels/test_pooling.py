@@ -53,8 +53,8 @@ def random_case(seed: int) -> Case:
 
 @pytest.mark.parametrize("batch", range(2))
 def test_pooling_of_random_windows_gives_what_torch_gives(batch):
-    cases = taken(random_case(seed) for seed in range(batch * 14, batch * 14 + 14))
-    assert len(cases) >= 12
+    cases = taken(random_case(seed) for seed in range(batch * 10, batch * 10 + 10))
+    assert len(cases) >= 8
     check(cases)
 
 

@@ -127,7 +127,7 @@ def random_case(seed: int) -> Case:
 def test_random_programs_compute_what_torch_computes(batch):
     cases = taken(random_case(seed) for seed in range(batch * 8, batch * 8 + 8))
     assert len(cases) >= 5
-    for case in cases[:2]:
+    for case in cases[:1]:
         check([case], times=20)
     check(cases, times=20)
 

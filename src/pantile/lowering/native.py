@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from pantile.errors import CompilerFailed, ProgramError
+from pantile.errors import CompilerMissing, ProgramError
 from pantile.logging import logger
 from pantile.lowering.compiler import compiler_version
 from pantile.lowering.inductor.build import build
@@ -141,6 +141,8 @@ def _compiled(
     if _lowering() != "inductor":
         try:
             choices = [_own_kernels(prepared, phase)]
+        except CompilerMissing:
+            raise
         except Refused as error:
             why = str(error)
             logger.debug("%s is left to Inductor: %s", prepared.program.name, why)
@@ -148,9 +150,10 @@ def _compiled(
                 raise ProgramError(
                     f"our kernels have {why}", fix=f"unset {LOWERING}: Inductor may have code"
                 ) from error
-        except CompilerFailed as error:
-            why = str(error)
-            logger.warning("our kernels were not compiled, Inductor's are used instead: %s", why)
+        except Exception as error:
+            # A mistake of ours, or of the compiler, must not end the run: Inductor may do better.
+            why = f"{type(error).__name__}: {error}"
+            logger.warning("our kernels cannot be used, Inductor's are instead: %s", why)
         else:
             phase("tune")
             return fastest(choices, prepared, values, threads)

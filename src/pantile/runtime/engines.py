@@ -59,7 +59,7 @@ class Engines:
             self._compile_natively(compiled, tensors, wait=not engine.in_background)
 
     def nativeDecisions(self) -> list[dict[str, Any]]:
-        """For every compiled program: who wrote its code, with how many threads it runs, and why."""
+        """For every compiled program: who wrote its code and why, and its threads."""
         return [] if self._native is None else self._native.decisions()
 
     def _new_engine(self) -> NativeEngine:

@@ -1,6 +1,6 @@
 """Sums and means of rows of a table, bag by bag, in simpler operators.
 
-    offsets [0, 3, 3]     rows 0, 1, 2 are in bag 0, none in bag 1, the rest in bag 2
+offsets [0, 3, 3]     rows 0, 1, 2 are in bag 0, none in bag 1, the rest in bag 2
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import torch
 
 from pantile.lowering.kernels.bags import embedding_bag, embedding_bag_backward
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
+from pantile.lowering.kernels.sorting import SORTING
 from pantile.lowering.kernels.upsampling import upsampling
 from pantile.lowering.retrace import inductor_table
 
@@ -32,6 +33,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table = inductor_table(_KEPT)
     table.update(_OWN)
     table.update(upsampling())
+    table.update(SORTING)
     # An operator that there is only after Inductor was imported: not a name of a table above.
     table[torch.ops.prims.fma.default] = _multiply_add
     return table
@@ -41,6 +43,12 @@ def _add_product(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: float = 1
 ) -> torch.Tensor:
     return x + (a * b if value == 1 else value * a * b)
+
+
+def _add_quotient(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: float = 1
+) -> torch.Tensor:
+    return x + (a / b if value == 1 else value * (a / b))
 
 
 def _multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -188,6 +196,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.mean.dim: _mean,
     aten.mean.default: _mean_all,
     aten.addcmul.default: _add_product,
+    aten.addcdiv.default: _add_quotient,
     aten.mkldnn_rnn_layer.default: lstm,
     aten.mkldnn_rnn_layer_backward.default: lstm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,

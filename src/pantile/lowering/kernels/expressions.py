@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.index import Affine, Index
+from pantile.lowering.kernels.index import Affine, Axis, Index, Space, index_of
 from pantile.lowering.kernels.pointwise import POINTWISE, Rule
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace, broadcast
@@ -31,7 +31,42 @@ def _same(trace: Trace, node: fx.Node, index: Index) -> str:
 
 def _reshape(trace: Trace, node: fx.Node, index: Index) -> str:
     source = _source(node)
-    return trace.value(source, trace.space.reshape(index, shape_of(node), shape_of(source)))
+    if not cuts_rows(node):
+        return trace.value(source, trace.space.reshape(index, shape_of(node), shape_of(source)))
+    # Its source has memory: the place is divided when the kernel runs.
+    linear, step, places = Affine(), 1, {}
+    for part, size in zip(reversed(index), reversed(shape_of(node)), strict=True):
+        linear, step = linear + part * step, step * size
+    step = 1
+    for dim, size in reversed(list(enumerate(shape_of(source)))):
+        places[dim] = trace.state("i64", f"({{0}}) / {step} % {size}", (), [linear])
+        step *= size
+    return trace.load_at(source, [Affine()] * len(places), places)
+
+
+def cuts_rows(node: fx.Node) -> bool:
+    """Is this a reshape that splitting of loops may not express?"""
+    if node.target not in RESHAPES:
+        return False
+    if "cuts rows" not in node.meta:
+        node.meta["cuts rows"] = _cuts_rows(shape_of(node), node)
+    return bool(node.meta["cuts rows"])
+
+
+def _cuts_rows(new: tuple[int, ...], node: fx.Node) -> bool:
+    """A slice of it has shorter loops: those must be split too."""
+    slices = [user for user in node.users if user.target is aten.slice.Tensor]
+    indices = [_sliced(user, _any_index(user)) for user in slices]
+    try:
+        for index in (_any_index(node), *indices):
+            Space().reshape(index, new, shape_of(_source(node)))
+    except Refused:
+        return True
+    return False
+
+
+def _any_index(node: fx.Node) -> Index:
+    return index_of(Axis(size) for size in shape_of(node))
 
 
 def _permute(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -56,6 +91,11 @@ def _expand(trace: Trace, node: fx.Node, index: Index) -> str:
 
 
 def _slice(trace: Trace, node: fx.Node, index: Index) -> str:
+    return trace.value(_source(node), _sliced(node, index))
+
+
+def _sliced(node: fx.Node, index: Index) -> Index:
+    """The index into what a slice is taken from."""
     source = _source(node)
     named = dict(zip(("dim", "start", "end", "step"), node.args[1:], strict=False))
     named |= dict(node.kwargs)
@@ -66,7 +106,7 @@ def _slice(trace: Trace, node: fx.Node, index: Index) -> str:
     start = max(0, min(size, start + size if start < 0 else start))
     inner = list(index)
     inner[dim] = inner[dim] * step + start
-    return trace.value(source, inner)
+    return tuple(inner)
 
 
 def _select(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -307,11 +347,11 @@ ALIASES = frozenset(
     {aten.alias.default, aten.detach.default, aten.clone.default, aten.contiguous.default}
 )
 
+RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
+
 VIEWS: dict[Any, Rule] = {
     **dict.fromkeys(ALIASES, _same),
-    aten.view.default: _reshape,
-    aten.reshape.default: _reshape,
-    aten._unsafe_view.default: _reshape,
+    **dict.fromkeys(RESHAPES, _reshape),
     aten.unsqueeze.default: _reshape,
     aten.squeeze.dim: _reshape,
     aten.squeeze.dims: _reshape,

@@ -6,9 +6,11 @@ import os
 
 from torch import fx
 
+from pantile.errors import ProgramError
 from pantile.lowering.kernels.decompositions import decompositions
 from pantile.lowering.kernels.expressions import storage_of
 from pantile.lowering.kernels.plan import Plan
+from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.elementwise import copy
 from pantile.lowering.kernels.rules.table import ELEMENTWISE, FAMILIES
 from pantile.lowering.kernels.simplify import simplify
@@ -20,7 +22,10 @@ from pantile.program.program import Program
 
 def generate(program: Program) -> list[str]:
     """The C++ of a program, in one file or more; Refused if a part of it has no rule."""
-    module, _, _ = retraced(program, decompositions())
+    try:
+        module, _, _ = retraced(program, decompositions())
+    except ProgramError as error:  # also a decomposition of ours that has no rule for this case
+        raise Refused(str(error.__cause__ or error)) from error
     return sources(written(module.graph), os.cpu_count() or 1)
 
 

@@ -25,6 +25,7 @@ from pantile.lowering.kernels.expressions import (
     LOOKUPS,
     RULES,
     VIEWS,
+    cuts_rows,
     storage_of,
 )
 from pantile.lowering.kernels.families import Family
@@ -192,6 +193,7 @@ class Plan:
                 base = self.base(operand)
                 if base.op != "placeholder":
                     self._need(base)
+        self._realise_cut()
         self._realise_results()
         self._realise_dear()
         self._leaves.clear()
@@ -224,6 +226,12 @@ class Plan:
             self.realised.add(node)
         elif node not in self.realised:
             raise Refused(f"{node.target} as an operand")
+
+    def _realise_cut(self) -> None:
+        for node in self.nodes:
+            source = node.args[0] if cuts_rows(node) else None
+            if isinstance(source, fx.Node) and source.op != "placeholder":
+                self._need(source)
 
     def _realise_results(self) -> None:
         for copy in self.copies:
@@ -343,6 +351,8 @@ class Plan:
             trace.value(node, index_of(axes))
         except Refused:
             return None
+        if any(read.whole and read.node in trace.given for read in trace.reads):
+            return None  # elements that are not computed yet
         found: Radix | None = None
         for read in trace.asked:
             index = trace.space.resolved(read.index)

@@ -15,6 +15,9 @@ import torch
 
 _LSTM = 2
 
+_MOST_STEPS = 256
+"""Every step is written down: longer sequences would take too long to compile."""
+
 
 def _order(steps: int, reverse: bool) -> list[int]:
     """The steps in the order they are taken."""
@@ -44,7 +47,7 @@ def lstm(
     train: bool,
 ) -> Any:
     """All results of `mkldnn_rnn_layer`; the last is what its backward needs."""
-    if mode != _LSTM or batch_sizes:
+    if mode != _LSTM or batch_sizes or len(x) > _MOST_STEPS:
         return NotImplemented
     steps, rows, width = x.shape
     given = torch.mm(x.reshape(steps * rows, width), to_gates.t())
@@ -92,12 +95,11 @@ def lstm_backward(
     workspace: torch.Tensor,
 ) -> Any:
     """The gradients of x, of the two weights and biases, and of the first state."""
-    if mode != _LSTM or batch_sizes:
+    if mode != _LSTM or batch_sizes or len(x) > _MOST_STEPS:
         return NotImplemented
     steps, rows, width = x.shape
-    grad_h, grad_c = grad_hidden, grad_cell
+    grad_h, grad_c, order = grad_hidden, grad_cell, _order(steps, reverse)
     parts: dict[int, torch.Tensor] = {}
-    order = _order(steps, reverse)
     for place, step in reversed(list(enumerate(order))):
         if grad_output is not None:
             here = grad_output[step]
@@ -124,11 +126,19 @@ def lstm_backward(
     flat = all_gates.reshape(steps * rows, 4 * hidden_size)
     grad_x = torch.mm(flat, to_gates).view(steps, rows, width)
     grad_to_gates = torch.mm(flat.t(), x.reshape(steps * rows, width))
-    grad_from_state = torch.mm(all_gates[order[0]].t(), hidden)
-    if steps > 1:
-        after, before = (all_gates[:-1], output[1:]) if reverse else (all_gates[1:], output[:-1])
-        later = after.reshape((steps - 1) * rows, 4 * hidden_size)
-        states = before.reshape((steps - 1) * rows, hidden_size)
-        grad_from_state = torch.mm(later.t(), states) + grad_from_state
+    grad_from_state = _gradient_from_state(all_gates, output, hidden, reverse)
     grad_bias = flat.sum(0)
     return grad_x, grad_to_gates, grad_from_state, grad_bias, grad_bias.clone(), grad_h, grad_c
+
+
+def _gradient_from_state(
+    gates: torch.Tensor, output: torch.Tensor, hidden: torch.Tensor, reverse: bool
+) -> torch.Tensor:
+    """Of the weight that state goes through: all steps but the first at once."""
+    steps = len(gates)
+    gradient = torch.mm(gates[-1 if reverse else 0].t(), hidden)
+    if steps == 1:
+        return gradient
+    after, before = (gates[:-1], output[1:]) if reverse else (gates[1:], output[:-1])
+    later = after.reshape(-1, gates.shape[-1])
+    return torch.mm(later.t(), before.reshape(-1, output.shape[-1])) + gradient

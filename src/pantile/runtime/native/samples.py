@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from pantile.lowering.prepare import Prepared
 from pantile.lowering.native import StepPrograms
+from pantile.lowering.prepare import Prepared
 from pantile.program.spec import Input, InputKind, TensorSpec
 
 Known = Mapping[tuple[InputKind, str], torch.Tensor]

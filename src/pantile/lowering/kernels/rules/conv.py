@@ -166,7 +166,7 @@ class Form:
 
     def first(self, channels: int) -> str:
         """The first channel of a row that an epilogue is given."""
-        return f"group * {channels} + first" if self._loop else "first"
+        return f"(group * {channels} + first)" if self._loop else "first"
 
     def _from(self, pointer: str, step: int) -> str:
         return f"{pointer} + group * {step}" if self._loop else pointer
