@@ -137,7 +137,7 @@ def _compiled(
     prepared: Prepared, values: Sequence[torch.Tensor] | None, threads: int, phase: Phase
 ) -> Choice:
     """Our own kernels where there are rules for all of the program; else Inductor's."""
-    why = f"{LOWERING}=inductor"
+    why, failed = f"{LOWERING}=inductor", ""
     if _lowering() != "inductor":
         try:
             choices = [_own_kernels(prepared, phase)]
@@ -152,13 +152,14 @@ def _compiled(
                 ) from error
         except Exception as error:
             # A mistake of ours, or of the compiler, must not end the run: Inductor may do better.
-            why = f"{type(error).__name__}: {error}"
-            logger.warning("our kernels cannot be used, Inductor's are instead: %s", why)
+            why = failed = f"{type(error).__name__}: {error}"
         else:
             phase("tune")
             return fastest(choices, prepared, values, threads)
     layouts = (False, True) if values is not None and is_on() and _has_conv(prepared) else (False,)
     choices = [_inductor(prepared, Settings(layout), why, phase) for layout in layouts]
+    if failed:
+        logger.warning("our kernels cannot be used, Inductor's are instead: %s", failed)
     phase("tune")
     return fastest(choices, prepared, values, threads)
 

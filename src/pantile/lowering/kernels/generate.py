@@ -25,7 +25,7 @@ def generate(program: Program) -> list[str]:
     try:
         module, _, _ = retraced(program, decompositions())
     except ProgramError as error:  # also a decomposition of ours that has no rule for this case
-        raise Refused(str(error.__cause__ or error)) from error
+        raise Refused(str(error.__cause__ or error).partition("\n")[0]) from error
     return sources(written(module.graph), os.cpu_count() or 1)
 
 
