@@ -32,6 +32,7 @@ from pantile.capture.rebound import Attributes, check_constants, settle_state
 from pantile.capture.recorder import CaptureRecorder
 from pantile.capture.redirect import redirected
 from pantile.capture.rewrite import functional_program, safe_decompositions
+from pantile.capture.source import traces_of_users
 from pantile.capture.watch import Watch
 from pantile.ops.context import recording
 from pantile.program.program import Program
@@ -220,7 +221,7 @@ def capture(request: Request) -> Captured:
         trace = _Trace(request)
         inputs = trace.inputs()
         with explained(request.given), fx_traceback.preserve_node_meta():
-            with trace.mode, _plain_state():
+            with trace.mode, _plain_state(), traces_of_users():
                 recorded = make_fx(
                     trace.run,
                     decomposition_table=safe_decompositions(),

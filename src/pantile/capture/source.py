@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -25,6 +28,30 @@ def is_users(filename: str) -> bool:
     if filename.startswith(_LIBRARY) and "-packages" not in filename:
         return False
     return not filename.startswith(_INSIDE)
+
+
+class _Uninteresting:
+    """The files that no stack trace need name, for torch.fx."""
+
+    def __contains__(self, filename: str) -> bool:
+        return filename == "<string>" or not is_users(filename)
+
+
+@contextmanager
+def traces_of_users() -> Iterator[None]:
+    """Record the user's frames in stack traces of torch.fx.
+
+    torch's own list of files to leave out imports Dynamo and Inductor: half a second.
+    """
+    from torch.fx.experimental import symbolic_shapes
+
+    module: Any = symbolic_shapes
+    before = module.uninteresting_files
+    module.uninteresting_files = _Uninteresting
+    try:
+        yield
+    finally:
+        module.uninteresting_files = before
 
 
 def place_of_error(tb: TracebackType | None) -> str:
