@@ -60,6 +60,8 @@ class NativeVerdict:
     detail: str = ""
     compile_seconds: float = 0.0
     seconds: float = 0.0
+    lowering: str = "-"
+    """Who wrote the code: our kernels, or Inductor."""
 
 
 def judge_native(client: Client) -> NativeVerdict:
@@ -82,7 +84,8 @@ def judge_native(client: Client) -> NativeVerdict:
         ]:
             return NativeVerdict("wrong", detail=f"another run has other bits in {changed[0]}")
         outcome, difference, detail = _compare(native.results, halfway, batches[1])
-    return NativeVerdict(outcome, difference, detail, native.compile_seconds, native.seconds)
+    times = (native.compile_seconds, native.seconds)
+    return NativeVerdict(outcome, difference, detail, *times, native.lowering)
 
 
 def judge_apart(family: str, name: str, *, timeout: float = 900.0) -> NativeVerdict:
@@ -115,6 +118,7 @@ class _Native:
     messages: tuple[str, ...]
     compile_seconds: float
     seconds: float
+    lowering: str
 
 
 def _train_natively(model: nn.Module, client: Client, batches: list[Batch]) -> _Native:
@@ -126,9 +130,10 @@ def _train_natively(model: nn.Module, client: Client, batches: list[Batch]) -> _
         for batch in batches:
             result = executor(**batch)
     compiled = sum(entry.header["seconds"] for entry in executor._executable_entries())
-    return _Native(
-        snapshot(model, optimizer, result), tuple(messages), compiled, time.perf_counter() - begin
-    )
+    lowering = ", ".join(sorted({facts["lowering"] for facts in executor.nativeDecisions()}))
+    seconds = time.perf_counter() - begin
+    results = snapshot(model, optimizer, result)
+    return _Native(results, tuple(messages), compiled, seconds, lowering)
 
 
 class _Listening(logging.Handler):

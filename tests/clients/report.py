@@ -86,11 +86,12 @@ def _report_reference(clients: list[tuple[str, Client]]) -> Report:
 def _report_native(clients: list[tuple[str, Client]]) -> Report:
     outcomes: Counter[str] = Counter()
     complaints = []
-    print(f"{'family':13} {'model':30} {'outcome':9} {'differs':>8} {'compile':>8}")
+    print(f"{'family':13} {'model':30} {'outcome':9} {'differs':>8} {'compile':>8} code by")
     for family, client in clients:
         verdict = judge_apart(family, client.name)
         outcomes[verdict.outcome] += 1
-        numbers = f"{verdict.difference:8.1e} {verdict.compile_seconds:7.1f}s"
+        outcomes[f"by {verdict.lowering}"] += 1
+        numbers = f"{verdict.difference:8.1e} {verdict.compile_seconds:7.1f}s {verdict.lowering:8}"
         detail = verdict.detail.partition("\n")[0]
         print(f"{family:13} {client.name:30} {verdict.outcome:9} {numbers} {detail}", flush=True)
         complaints += [text] if (text := native_complaint(client, verdict)) else []
