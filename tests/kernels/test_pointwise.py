@@ -101,7 +101,9 @@ def check_each(case: Case, ours: torch.Tensor, own: torch.Tensor, best: torch.Te
 def test_operators_give_torchs_values_for_ordinary_and_odd_numbers(dtype):
     seeds = range(2) if dtype in (torch.float32, torch.int64) else range(1)
     found = [case_of(target, dtype, seed) for target in operators() for seed in seeds]
-    cases = taken(case for case in found if case is not None)
+    known = [case for case in found if case is not None]
+    cases = taken(known)
+    assert len(cases) >= 0.9 * len(known)
     failures = []
     for case, ran in zip(cases, run_together(cases), strict=True):
         own, best = eager(case), exact(case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ FLAGS = (
     "-std=c++20",
     "-O3",
     "-march=native",
-    "-mprefer-vector-width=512",
+    *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels.index import Affine, Axis, Index, Space, index_of
+from pantile.lowering.kernels.nodes import slice_of
 from pantile.lowering.kernels.pointwise import POINTWISE, Rule
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace, broadcast
@@ -96,14 +97,7 @@ def _slice(trace: Trace, node: fx.Node, index: Index) -> str:
 
 def _sliced(node: fx.Node, index: Index) -> Index:
     """The index into what a slice is taken from."""
-    source = _source(node)
-    named = dict(zip(("dim", "start", "end", "step"), node.args[1:], strict=False))
-    named |= dict(node.kwargs)
-    dim: Any = named.get("dim", 0)
-    start: Any = named.get("start") or 0
-    step: Any = named.get("step", 1)
-    size = shape_of(source)[dim]
-    start = max(0, min(size, start + size if start < 0 else start))
+    dim, start, step = slice_of(node.args[1:], node.kwargs, shape_of(_source(node)))
     inner = list(index)
     inner[dim] = inner[dim] * step + start
     return tuple(inner)
@@ -124,12 +118,12 @@ def _piece(trace: Trace, node: fx.Node, index: Index) -> str:
     assert isinstance(several, fx.Node) and isinstance(number, int)
     source = _source(several)
     shape = shape_of(source)
-    named = dict(zip(("sizes", "dim"), several.args[1:], strict=False)) | dict(several.kwargs)
     if several.target is aten.unbind.int:
         dim: Any = several.args[1] if len(several.args) > 1 else several.kwargs.get("dim", 0)
         dim %= len(shape)
         return trace.value(source, (*index[:dim], Affine(number), *index[dim:]))
     if several.target in (aten.split.Tensor, aten.split_with_sizes.default):
+        named = dict(zip(("sizes", "dim"), several.args[1:], strict=False)) | dict(several.kwargs)
         sizes: Any = named.get("sizes", named.get("split_size", named.get("split_sizes")))
         dim = named.get("dim", 0)
         dim %= len(shape)

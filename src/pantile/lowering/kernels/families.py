@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from torch import fx
@@ -9,7 +10,7 @@ from torch import fx
 from pantile.lowering.kernels.radix import Radix
 
 
-class Family:
+class Family(ABC):
     """How kernels of one kind are planned and written."""
 
     has_epilogue = True
@@ -18,7 +19,8 @@ class Family:
     """Does it read elsewhere than where it writes?"""
 
     def check(self, node: fx.Node) -> None:
-        """Refuse what cannot be written."""
+        """Refuse what cannot be written; as a rule, everything can."""
+        return
 
     def operands(self, node: fx.Node) -> list[fx.Node]:
         """The arguments that must have memory."""
@@ -28,6 +30,6 @@ class Family:
         """Can a value with this radix be computed on the way?"""
         return True
 
+    @abstractmethod
     def emit(self, kernel: Any, writer: Any) -> None:
         """Write a Kernel with a Writer."""
-        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""From a prepared program to the text of one C++ file."""
+"""From a prepared program to the text of its C++ files."""
 
 from __future__ import annotations
 

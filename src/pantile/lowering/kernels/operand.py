@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from pantile.lowering.kernels.index import Affine, Axis, Space, index_of
-from pantile.lowering.kernels.memory import Pointer
+from pantile.lowering.kernels.memory import Pointer, dense_strides
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.elementwise import copy
 from pantile.lowering.kernels.trace import Trace
@@ -25,6 +25,11 @@ class Operand:
     batch: Affine
     """The part of the address that depends on the first dim, if that was asked for."""
     space: Space
+
+    def is_dense(self, shape: Sequence[int]) -> bool:
+        """Does one element lie behind the other? Dims of one step have no stride that matters."""
+        wanted = zip(shape, self.strides, dense_strides(shape), strict=True)
+        return all(size == 1 or have == want for size, have, want in wanted)
 
 
 def strided(

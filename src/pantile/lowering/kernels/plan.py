@@ -31,6 +31,7 @@ from pantile.lowering.kernels.expressions import (
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Axis, index_of, same_index
 from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.nodes import pieces_of
 from pantile.lowering.kernels.pointwise import COSTS, POINTWISE, Rule
 from pantile.lowering.kernels.radix import Radix, radix_of
 from pantile.lowering.kernels.refused import Refused
@@ -107,7 +108,10 @@ class Plan:
         self.pieces = self._find_pieces()
         """Values that are computed where a concatenation wants them."""
         self.kernels = self._kernels()
-        self._find_stores()
+        self.wanted = self._read_elsewhere()
+        """Values that somebody outside their kernel reads: the rest needs no memory."""
+        for kernel in self.kernels:
+            kernel.stores_anchor = kernel.anchor in self.wanted or not kernel.members
 
     # For traces
 
@@ -187,8 +191,8 @@ class Plan:
             if node.target in LOOKUPS:
                 self._need_itself(storage_of(node.args[0]))  # type: ignore[arg-type]
             if node.target is aten.cat.default:
-                needed = [_without_new_dims(value)[0] for value in node.args[0]]  # type: ignore
-                needed = [value for value in needed if value.target in POINTWISE]
+                made = [_without_new_dims(value)[0] for value, _ in pieces_of(node)[1]]
+                needed = [value for value in made if value.target in POINTWISE]
             for operand in needed:
                 base = self.base(operand)
                 if base.op != "placeholder":
@@ -203,17 +207,13 @@ class Plan:
         for node in self.nodes:
             if node.target is not aten.cat.default:
                 continue
-            values: Any = node.args[0]
-            dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-            dim %= len(shape_of(node))
-            start = 0
-            for value in values:
+            dim, pieces = pieces_of(node)
+            for value, start in pieces:
                 made, new = _without_new_dims(value)
                 kept = made in self.targets or made in map(storage_of, self.outputs)
                 same = dtype_of(made) is dtype_of(node)
                 if made in self.realised and made not in found and not kept and same:
                     found[made] = Piece(node, dim, start, new)
-                start += shape_of(value)[dim]
         return found
 
     def _need_itself(self, node: fx.Node) -> None:
@@ -313,6 +313,10 @@ class Plan:
         radix = self._map(kernel, node)
         if radix is None or not kernel.family.takes(kernel.anchor, radix):
             return None
+        return self._admitted(kernel, node, radix)
+
+    def _admitted(self, kernel: Kernel, node: fx.Node, radix: Radix) -> Kernel | None:
+        """The kernel with one more member; None if that would write over what is still read."""
         kernel.members.append(node)
         kernel.maps[node] = radix
         if node in self.targets and not self._may_overwrite(node, kernel):
@@ -334,13 +338,7 @@ class Plan:
         full = len(kernel.members) >= _MOST_MEMBERS
         if full or not ready or shape_of(node) != shape_of(kernel.anchor):
             return None
-        kernel.maps[node] = kernel.map(kernel.anchor)
-        kernel.members.append(node)
-        if node in self.targets and not self._may_overwrite(node, kernel):
-            kernel.members.pop()
-            del kernel.maps[node]
-            return None
-        return kernel
+        return self._admitted(kernel, node, kernel.map(kernel.anchor))
 
     def _map(self, kernel: Kernel, node: fx.Node) -> Radix | None:
         """Which element of a node belongs to which of the anchor; None if it is no bijection."""
@@ -418,17 +416,14 @@ class Plan:
             return None
         return target
 
-    def _find_stores(self) -> None:
-        """An anchor needs memory if somebody else reads it."""
-        self.wanted = {storage_of(output) for output in self.outputs} | set(self.targets)
-        """Values that somebody outside their kernel reads."""
+    def _read_elsewhere(self) -> set[fx.Node]:
+        wanted = {storage_of(output) for output in self.outputs} | set(self.targets)
         for node in self.realised:
             home = self.kernel_of[node]
             for leaf in self.leaves(node):
                 if leaf.op != "placeholder" and self.kernel_of[leaf] is not home:
-                    self.wanted.add(leaf)
-        for kernel in self.kernels:
-            kernel.stores_anchor = kernel.anchor in self.wanted or not kernel.members
+                    wanted.add(leaf)
+        return wanted
 
 
 def _without_new_dims(node: fx.Node) -> tuple[fx.Node, frozenset[int]]:

@@ -50,14 +50,9 @@ def _forward_copy(graph: fx.Graph, node: fx.Node) -> None:
     """Whoever reads the target later reads the source."""
     target, source = node.args[:2]
     assert isinstance(target, fx.Node) and isinstance(source, fx.Node)
-    later, after = set(), False
-    for other in graph.nodes:
-        if after:
-            later.add(other)
-        after = after or other is node
     if target.target in VIEWS and target.target not in ALIASES:
         raise Refused("a copy into a part of a value")
-    target.replace_all_uses_with(source, delete_user_cb=lambda user: user in later)
+    target.replace_all_uses_with(source, delete_user_cb=lambda user: user > node)
     node.replace_all_uses_with(source)
     graph.erase_node(node)
 

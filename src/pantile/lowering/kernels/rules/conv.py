@@ -85,7 +85,7 @@ class ConvForward(_Conv):
         if node.args[2] is not None:
             term = trace.operand(node.args[2], [Affine.of(axes[1])], torch.float32)
             trace.given[node] = trace.state("float", f"{ACC} + {term}", [ACC, term])
-        form.emit_images(kernel, writer, trace, axes, "forward", x)
+        form.write_images(kernel, writer, trace, axes, "forward", x)
 
 
 class ConvInput(_Conv):
@@ -98,7 +98,7 @@ class ConvInput(_Conv):
         dy = image(writer, gradient)
         form = Form.of(self.geometry(node), (node, weight, gradient), None, dy)
         axes = named_axes(node, "n c h w")
-        form.emit_images(kernel, writer, Trace(writer.plan), axes, "input", dy)
+        form.write_images(kernel, writer, Trace(writer.plan), axes, "input", dy)
 
 
 class ConvWeight(_Conv):
@@ -171,7 +171,7 @@ class Form:
     def _from(self, pointer: str, step: int) -> str:
         return f"{pointer} + group * {step}" if self._loop else pointer
 
-    def emit_images(
+    def write_images(
         self,
         kernel: Kernel,
         writer: Writer,
@@ -209,7 +209,7 @@ class Form:
         axes = [Axis(size) for size in shape_of(self.weight)]
         oc, ic, kh, kw = shape_of(self.weight)
         plain = strided(writer, self.weight, axes)
-        if plain.strides != (ic * kh * kw, kh * kw, kw, 1):
+        if not plain.is_dense(shape_of(self.weight)):
             plain = strided(writer, self.weight, axes, as_it_lies=False)
         panels, rest = (oc // self.groups, ic) if order == "forward" else (ic, oc // self.groups)
         function, size = f"pack_{order}", f"{self.text}::packed_{order}"

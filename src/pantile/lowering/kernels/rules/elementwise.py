@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
 from torch import fx
 
 from pantile.lowering.kernels.emission import Store, stores_of
 from pantile.lowering.kernels.families import Family
-from pantile.lowering.kernels.index import Axis, index_of
+from pantile.lowering.kernels.index import Axis, Index, index_of
 from pantile.lowering.kernels.loops import nest
 from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import shape_of
+from pantile.lowering.kernels.types import dtype_of, shape_of
 from pantile.lowering.kernels.writer import Writer
+
+Place = tuple[Buffer, Index]
+"""A buffer, and where in it."""
 
 
 class Elementwise(Family):
@@ -41,10 +48,23 @@ def _order(writer: Writer, node: fx.Node) -> list[int] | None:
     return None
 
 
+def write(
+    writer: Writer,
+    to: Place,
+    value: Any,
+    dtype: torch.dtype,
+    axes: Sequence[Axis],
+    note: str,
+    source: Index | None = None,
+) -> None:
+    """A kernel: to = value[source] over axes; without a source the axes are the index."""
+    trace = Trace(writer.plan)
+    name = trace.operand(value, index_of(axes) if source is None else source, dtype)
+    store = Store.at(trace, *to, name)
+    writer.function(nest(trace, axes, [store]), trace.used, note)
+
+
 def copy(writer: Writer, node: fx.Node, buffer: Buffer, note: str) -> None:
     """Write a value into memory of any layout."""
-    trace = Trace(writer.plan)
     axes = [Axis(size) for size in shape_of(node)]
-    value = trace.value(node, index_of(axes))
-    store = Store.at(trace, buffer, index_of(axes), value)
-    writer.function(nest(trace, axes, [store]), trace.used, f"{note} {node.name}")
+    write(writer, (buffer, index_of(axes)), node, dtype_of(node), axes, f"{note} {node.name}")

@@ -18,12 +18,11 @@ from pantile.lowering.kernels.emission import placed
 from pantile.lowering.kernels.expressions import where_indexed
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis, index_of
-from pantile.lowering.kernels.loops import loop
+from pantile.lowering.kernels.loops import loop, shared_loop
 from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.refused import Refused
-from pantile.lowering.kernels.rules.parts import write
-from pantile.lowering.kernels.rules.scatter import ScatterAdd
+from pantile.lowering.kernels.rules.elementwise import write
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, shape_of
 from pantile.lowering.kernels.writer import Writer
@@ -102,9 +101,10 @@ class IndexPut(Family):
         """Write the kernels."""
         node = kernel.anchor
         axes = [Axis(size) for size in shape_of(node)]
-        write(writer, node, node.args[0], axes, index_of(axes), index_of(axes))
-        found = self._scatter(node)
         buffer = writer.allocate(node)
+        note = f"before {node.name}"
+        write(writer, (buffer, index_of(axes)), node.args[0], dtype_of(node), axes, note)
+        found = self._scatter(node)
         trace = Trace(writer.plan)
         chosen, line = _statements(trace, found, node, buffer)
         lead = [leaf for axis in found.read for leaf in trace.space.leaves(axis)]
@@ -117,7 +117,9 @@ class IndexPut(Family):
         text = "".join(lines[0])
         for depth, leaf in enumerate([*lead, *last], 1):
             shared = bool(last) and depth == len(lead) + len(last)
-            text += f"\n{_shared(leaf) if shared else loop(leaf)} {{" + "".join(lines[depth])
+            # The places along the last axis are all different.
+            head = f"LANEWISE {shared_loop(leaf)}" if shared else loop(leaf)
+            text += f"\n{head} {{" + "".join(lines[depth])
         text += f" if ({chosen}) {line}" + "}" * (len(lead) + len(last))
         text = text if last else f"if (t == 0) {{ {text} }}"
         writer.function(text, trace.used, f"at places {node.name}")
@@ -146,29 +148,9 @@ def _statements(trace: Trace, found: _Scatter, node: fx.Node, buffer: Buffer) ->
     return chosen, f"{pointer.name}[{address}{steps}] {sign} {value};"
 
 
-def _shared(axis: Axis) -> str:
-    """The part of an axis that is this thread's; its places are all different."""
-    n, name = axis.size, axis.name
-    return (
-        f"LANEWISE for (int {name} = share({n}, t, T), end_{name} = share({n}, t + 1, T);"
-        f" {name} < end_{name}; {name}++)"
-    )
-
-
-class MaskedIndexPut(IndexPut):
-    """The same where a mask says so; rows of a table have a kernel of their own."""
-
-    def emit(self, kernel: Kernel, writer: Writer) -> None:
-        """Write the kernels."""
-        rows = ScatterAdd()
-        if rows.takes_node(kernel.anchor):
-            rows.emit(kernel, writer)
-        else:
-            super().emit(kernel, writer)
-
-
 INDEX_PUTS = (
     aten.index_put.default,
+    aten._unsafe_masked_index_put_accumulate.default,
     aten._unsafe_index_put.default,
     aten.scatter_add.default,
     aten.scatter.src,

@@ -13,7 +13,7 @@ from pantile.lowering.kernels.rules.cat import Cat
 from pantile.lowering.kernels.rules.conv import ConvForward, ConvInput, ConvWeight
 from pantile.lowering.kernels.rules.elementwise import Elementwise
 from pantile.lowering.kernels.rules.gemm import PRODUCTS, Gemm
-from pantile.lowering.kernels.rules.index_put import INDEX_PUTS, IndexPut, MaskedIndexPut
+from pantile.lowering.kernels.rules.index_put import INDEX_PUTS, IndexPut
 from pantile.lowering.kernels.rules.parts import PARTS
 from pantile.lowering.kernels.rules.pool import MaxPool, MaxPoolInput
 from pantile.lowering.kernels.rules.reduce import OPERATIONS, Reduce
@@ -27,7 +27,6 @@ FAMILIES: dict[Any, Family] = {
     **dict.fromkeys(OPERATIONS, Reduce()),
     **dict.fromkeys(PRODUCTS, Gemm()),
     **dict.fromkeys(INDEX_PUTS, IndexPut()),
-    aten._unsafe_masked_index_put_accumulate.default: MaskedIndexPut(),
     aten.convolution.default: ConvForward(),
     own.conv_input: ConvInput(),
     own.conv_weight: ConvWeight(),

@@ -64,18 +64,23 @@ INLINE float f_rsqrt(float x) { return 1.f / __builtin_sqrtf(x); }
 // ln 2 in two parts; the first has few bits, so that n times it is exact.
 constexpr float LOG2_E = 1.44269504f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
 
-INLINE float f_exp(float x) {
-  float y = x < -104.f ? -104.f : x;  // beyond, the result is 0
-  y = y > 89.f ? 89.f : y;            // beyond, it is infinite
-  const float n = f_round(y * LOG2_E);
-  const float r = (y - n * LN2_HIGH) - n * LN2_LOW;
+INLINE float f_rest_of_exp(float x, float n) { return (x - n * LN2_HIGH) - n * LN2_LOW; }
+
+// (e^r - 1 - r) / r^2
+INLINE float f_exp_tail(float r) {
   float p = 1.98756915e-4f;
   p = p * r + 1.39819995e-3f;
   p = p * r + 8.33345191e-3f;
   p = p * r + 4.16657959e-2f;
   p = p * r + 1.66666655e-1f;
-  p = p * r + 5.00000012e-1f;
-  p = p * r * r + r + 1.f;
+  return p * r + 5.00000012e-1f;
+}
+
+INLINE float f_exp(float x) {
+  float y = x < -104.f ? -104.f : x;  // beyond, the result is 0
+  y = y > 89.f ? 89.f : y;            // beyond, it is infinite
+  const float n = f_round(y * LOG2_E), r = f_rest_of_exp(y, n);
+  const float p = f_exp_tail(r) * r * r + r + 1.f;
   // 2^n in two factors: neither leaves the normal range, and only the last product is rounded.
   const i32 whole = (i32)n, half = whole >> 1;
   return p * f_two_to(half) * f_two_to(whole - half);
@@ -84,15 +89,8 @@ INLINE float f_exp(float x) {
 INLINE float f_expm1(float x) {
   float y = x < -20.f ? -20.f : x;  // beyond, the result is -1
   y = y > 89.f ? 89.f : y;
-  const float n = f_round(y * LOG2_E);
-  const float r = (y - n * LN2_HIGH) - n * LN2_LOW;
-  float p = 1.98756915e-4f;
-  p = p * r + 1.39819995e-3f;
-  p = p * r + 8.33345191e-3f;
-  p = p * r + 4.16657959e-2f;
-  p = p * r + 1.66666655e-1f;
-  p = p * r + 5.00000012e-1f;
-  p = p * r * r + r;
+  const float n = f_round(y * LOG2_E), r = f_rest_of_exp(y, n);
+  const float p = f_exp_tail(r) * r * r + r;
   const float half = f_two_to((i32)n - 1);  // 2^128 is no float, 2^127 is
   const float result = 2.f * (half * p + (half - 0.5f));
   return n == 0.f ? p : result;
