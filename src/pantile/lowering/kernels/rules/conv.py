@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from pantile.lowering.kernels.writer import CHANNELS_LAST, Writer
 
 _PANEL = 64
 """No panel of a packed weight is wider."""
+
+_NEAR = 128 * 1024
+"""Floats of images that stay in the second cache beside a panel."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class Form:
     weight: fx.Node
     depthwise: bool
     """Each channel is convolved by itself: all at once, vectors of channels."""
+    packs_by_panels: bool
+    """The weight is most of the data: each panel of it is packed as its turn comes."""
 
     @staticmethod
     def of(
@@ -156,7 +162,8 @@ class Form:
             else:
                 numbers += [operand.strides[0], operand.strides[2], operand.strides[3]]
         text = f"Conv<{', '.join(map(str, numbers))}>"
-        return Form(text, groups, inputs, outputs, nodes[1], alone)
+        packs = groups == 1 and n * ic * h * w <= min(_NEAR, prod(weight))
+        return Form(text, groups, inputs, outputs, nodes[1], alone, packs)
 
     @property
     def _loop(self) -> str:
@@ -181,13 +188,17 @@ class Form:
         given: Operand,
     ) -> None:
         """A kernel whose result is images: forward, or to the input."""
-        packed = self._packed(writer, to)
+        packs = to == "forward" and self.packs_by_panels
+        packed = self._plain(writer) if packs else Pointer(self._packed(writer, to))
         read, made = (self.inputs, self.outputs)[:: 1 if to == "forward" else -1]
         kind = "depthwise" if self.depthwise else "conv"
         weight = f"{packed.name} + group * {self.text}::packed_{to}" if self._loop else packed.name
         x = self._from(given.pointer.name, read)
         call = f"{self._loop}{kind}_{to}<{self.text}>({x}, {weight}"
-        pointers = [given.pointer, Pointer(packed)]
+        if packs:
+            writer.need_scratch(f"{self.text}::forward_floats")
+            call = f"conv_forward_packing<{self.text}>({x}, {packed.name}, scratch"
+        pointers = [given.pointer, packed]
         emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
 
     def weight_call(self, x: Operand, dy: Operand) -> str:
@@ -204,13 +215,18 @@ class Form:
             f" [&](int kh, int kw, int i, {parameters}"
         )
 
-    def _packed(self, writer: Writer, order: str) -> Buffer:
-        """The weight in the order that a kernel reads it."""
+    def _plain(self, writer: Writer) -> Pointer:
+        """The weight in torch's order, without gaps."""
         axes = [Axis(size) for size in shape_of(self.weight)]
-        oc, ic, kh, kw = shape_of(self.weight)
         plain = strided(writer, self.weight, axes)
         if not plain.is_dense(shape_of(self.weight)):
             plain = strided(writer, self.weight, axes, as_it_lies=False)
+        return plain.pointer
+
+    def _packed(self, writer: Writer, order: str) -> Buffer:
+        """The weight in the order that a kernel reads it."""
+        oc, ic, kh, kw = shape_of(self.weight)
+        plain = self._plain(writer)
         panels, rest = (oc // self.groups, ic) if order == "forward" else (ic, oc // self.groups)
         function, size = f"pack_{order}", f"{self.text}::packed_{order}"
         if self.depthwise:
@@ -219,12 +235,12 @@ class Form:
         times = self.groups if self._loop else 1
         packed = writer.temporary([(panels + _PANEL) * rest * kh * kw * times])
         to = f"{packed.name} + group * {size}" if self._loop else packed.name
-        source = self._from(plain.pointer.name, self.outputs * ic * kh * kw)
+        source = self._from(plain.name, self.outputs * ic * kh * kw)
         text = (
             f"static_assert({size} * {times} <= {packed.size});"
             f"\n{self._loop}{function}<{self.text}>({source}, {to}, t, T);"
         )
-        writer.function(text, [plain.pointer, Pointer(packed)], f"packs {self.weight.name}")
+        writer.function(text, [plain, Pointer(packed)], f"packs {self.weight.name}")
         return packed
 
 

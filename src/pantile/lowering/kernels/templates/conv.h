@@ -64,8 +64,9 @@ struct Conv {
   static constexpr int input_chunk = conv_chunk(OC, KH * KW, input_panel);
   static constexpr int forward_chunks = conv_ceil(IC, forward_chunk);
   static constexpr int input_chunks = conv_ceil(OC, input_chunk);
-  static constexpr i64 packed_forward =
-      (i64)forward_panels * forward_chunks * forward_chunk * KH * KW * forward_panel;
+  static constexpr i64 forward_floats =  // of one panel
+      (i64)forward_chunks * forward_chunk * KH * KW * forward_panel;
+  static constexpr i64 packed_forward = forward_panels * forward_floats;
   static constexpr i64 packed_input =
       (i64)input_panels * input_chunks * input_chunk * KH * KW * input_panel;
 
@@ -126,17 +127,23 @@ APART_WHOLE void pack_forward_lanes(const float* weight, float* panel, int outpu
   }
 }
 
+// Some vectors of outputs, the first of which goes to `packed`.
 template <class C>
-INLINE void pack_forward(const float* weight, float* packed, int t, int T) {
+INLINE void pack_forward_vectors(const float* weight, float* packed, int from, int end) {
   constexpr int NR = C::forward_panel, TAPS = C::KH * C::KW;
-  constexpr int GROUPS = C::forward_panels * NR / LANES;
-  ROLLED for (i64 group = share(GROUPS, t, T); group < share(GROUPS, t + 1, T); group++) {
-    int first = group * LANES;
-    float* panel = packed + C::packed_forward / C::forward_panels * (first / NR) + first % NR;
+  ROLLED for (int vector = from; vector < end; vector++) {
+    int first = vector * LANES;
+    float* panel = packed + C::forward_floats * (first / NR) + first % NR;
     pack_forward_lanes(weight + (i64)first * C::IC * TAPS, panel,
                        conv_max(0, conv_min(C::OC - first, LANES)), C::IC, TAPS,
                        C::forward_chunk, NR);
   }
+}
+
+template <class C>
+INLINE void pack_forward(const float* weight, float* packed, int t, int T) {
+  constexpr int VECTORS = C::forward_panels * C::forward_panel / LANES;
+  pack_forward_vectors<C>(weight, packed, share(VECTORS, t, T), share(VECTORS, t + 1, T));
 }
 
 // One chunk of the input order: NR inputs of `outputs` outputs. It is written in order, the reads

@@ -223,12 +223,8 @@ struct ConvPixels {
     }
   }
 
-  INLINED void run(int t, int T) {
-    bool by_panels = UNITS < T || (D::PANELS % T == 0 && PANEL * D::PANELS > SOURCE * UNITS);
-    int unit = by_panels ? 0 : share(UNITS, t, T);
-    int units = by_panels ? UNITS : share(UNITS, t + 1, T);
-    int first = by_panels ? share(D::PANELS, t, T) : 0;
-    int panels = by_panels ? share(D::PANELS, t + 1, T) : D::PANELS;
+  // The rows [unit, units) of the panels [first, panels).
+  INLINED void run_part(int unit, int units, int first, int panels) {
     ROLLED for (; unit < units; unit += STRIP) {
       int end = conv_min(units, unit + STRIP);
       ROLLED for (int panel = first; panel < panels; panel++)
@@ -236,6 +232,15 @@ struct ConvPixels {
           ROLLED for (int chunk = 0; chunk < CHUNKS; chunk++)
             add_chunk(panel, chunk, at, conv_min(end, at + WAITING));
     }
+  }
+
+  INLINED void run(int t, int T) {
+    bool by_panels = UNITS < T || (D::PANELS % T == 0 && PANEL * D::PANELS > SOURCE * UNITS);
+    int unit = by_panels ? 0 : share(UNITS, t, T);
+    int units = by_panels ? UNITS : share(UNITS, t + 1, T);
+    int first = by_panels ? share(D::PANELS, t, T) : 0;
+    int panels = by_panels ? share(D::PANELS, t + 1, T) : D::PANELS;
+    run_part(unit, units, first, panels);
   }
 };
 
@@ -279,4 +284,21 @@ template <class C, class Ep>
 INLINE void conv_forward(const float* x, const float* packed, int t, int T, Ep ep) {
   ConvPixels<ConvForward<C>, Ep> pixels(x, packed, ep);
   pixels.run(t, T);
+}
+
+// The same from the weight as it lies: each panel is packed just before its pixels, into `scratch`
+// (forward_floats), which stays in the second cache. Better where the weight is most of the data,
+// as for a single image: it is read once from memory, and neither written nor read again.
+template <class C, class Ep>
+INLINE void conv_forward_packing(const float* x, const float* weight, float* scratch, int t, int T,
+                                 Ep ep) {
+  constexpr int VECTORS = C::forward_panel / LANES;
+  using Pixels = ConvPixels<ConvForward<C>, Ep>;
+  ROLLED for (int panel = share(C::forward_panels, t, T);
+              panel < share(C::forward_panels, t + 1, T); panel++) {
+    float* packed = scratch - C::forward_floats * panel;
+    pack_forward_vectors<C>(weight, packed, panel * VECTORS, (panel + 1) * VECTORS);
+    Pixels pixels(x, packed, ep);
+    pixels.run_part(0, Pixels::UNITS, panel, panel + 1);
+  }
 }
