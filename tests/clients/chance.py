@@ -37,7 +37,9 @@ def _all_ones(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 def _halves(*size: Any, **settings: Any) -> torch.Tensor:
     settings.pop("generator", None)
-    return torch.empty(*size, **settings).fill_(0.5)
+    if size and not isinstance(size[0], int):
+        (size,) = size
+    return torch.full(size, 0.5, **settings)
 
 
 def _zeros_like(x: torch.Tensor, **settings: Any) -> torch.Tensor:

@@ -136,7 +136,7 @@ class _Product:
                     continue
                 straight += self.m * self.n * 1.5 * (buffer.strides[-1] != 1)
                 turned += self.m * self.n * 1.5 * (buffer.strides[-2] != 1)
-        return turned < straight
+        return turned < 0.9 * straight  # readers of the result rather go along its columns
 
     def _lane_of(self, node: fx.Node) -> str:
         """Which of row and column lies side by side in a result whose layout is given."""
@@ -162,7 +162,15 @@ def _ahead(trace: Trace, stores: Sequence[Store], outer: Axis, lane: Axis) -> st
 
 
 def _read_cost(m: int, n: int, k: int, bk: int, bn: int) -> float:
-    """Of a product whose lanes are n: whole vectors of work, and packing of B."""
-    vectors = -(-n // 16) * 16
-    packing = 0.0 if bn == 1 else k * n * (0.6 if bk == 1 else 2.0)
-    return m * vectors * k / 16 + packing
+    """Of a product whose lanes are n: whole vectors of work, and packing of B.
+
+    With few rows the template computes with rows as lanes, and transposes the sums.
+    """
+    straight = m * _whole(n) * k / 16 + (0.0 if bn == 1 else k * n * (0.6 if bk == 1 else 2.0))
+    turned = _whole(m) * n * k / 16 + 0.6 * k * m + 0.5 * m * n
+    return min(straight, turned)
+
+
+def _whole(size: int) -> int:
+    """Rounded up to whole vectors."""
+    return -(-size // 16) * 16

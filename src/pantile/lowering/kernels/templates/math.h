@@ -104,8 +104,8 @@ INLINE float f_sigmoid(float x) {
 
 INLINE float f_tanh(float x) {
   const float e = f_expm1(2.f * f_abs(x));
-  const float tail = 1.f - 2.f / (e + 2.f);  // also where e is infinite
-  const float result = e < 2.f ? e / (e + 2.f) : tail;
+  const float share = 1.f / (e + 2.f);  // one division for both: e / (e + 2) and 1 - 2 / (e + 2)
+  const float result = e < 2.f ? e * share : 1.f - 2.f * share;  // also where e is infinite
   return f_copysign(result, x);
 }
 
