@@ -28,6 +28,7 @@ import torch
 
 from pantile.errors import CompilerMissing, ProgramError
 from pantile.logging import logger
+from pantile.lowering import self_check
 from pantile.lowering.compiler import compiler_version
 from pantile.lowering.inductor.build import build
 from pantile.lowering.inductor.generate import Settings, generate
@@ -51,6 +52,9 @@ _CONVOLUTIONS = frozenset(
 )
 
 _SOURCES = (".py", ".h", ".cpp")
+
+_CHECKED_MICROSECONDS = 1e6
+"""A program that takes longer is not run again beside the reference engine."""
 
 Phase = Callable[[str], None]
 
@@ -155,13 +159,27 @@ def _compiled(
             why = failed = f"{type(error).__name__}: {error}"
         else:
             phase("tune")
-            return fastest(choices, prepared, values, threads)
+            choice = fastest(choices, prepared, values, threads)
+            wrong = _mistake(choice, prepared, values)
+            if wrong is None:
+                return choice
+            why = failed = wrong
     layouts = (False, True) if values is not None and is_on() and _has_conv(prepared) else (False,)
     choices = [_inductor(prepared, Settings(layout), why, phase) for layout in layouts]
     if failed:
         logger.warning("our kernels cannot be used, Inductor's are instead: %s", failed)
     phase("tune")
     return fastest(choices, prepared, values, threads)
+
+
+def _mistake(
+    choice: Choice, prepared: Prepared, values: Sequence[torch.Tensor] | None
+) -> str | None:
+    """What the self-check says against a program that was timed and is quick enough to be run."""
+    times = choice.microseconds.values()
+    if values is None or not times or min(times) > _CHECKED_MICROSECONDS:
+        return None
+    return self_check.complaint(choice.code, prepared, values, choice.threads)
 
 
 def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
