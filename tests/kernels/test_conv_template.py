@@ -11,14 +11,10 @@ import pytest
 import torch
 
 import pantile.lowering
+from pantile.lowering.kernels.build import flags
 
 TEMPLATES = Path(pantile.lowering.__file__).parent / "kernels" / "templates"
 FILES = ("vector.h", "conv.h", "conv_forward.h", "conv_input.h", "conv_weight.h", "depthwise.h")
-FLAGS = [
-    *("-std=c++20", "-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno"),
-    *("-fno-trapping-math", "-fno-signed-zeros", "-fno-strict-aliasing", "-fno-ipa-modref"),
-    *("-fno-ipa-pure-const", "-fno-exceptions", "-fno-rtti", "-w", "-fPIC", "-shared"),
-]
 
 
 @dataclass(frozen=True)
@@ -154,7 +150,7 @@ def built(kernels: list[str], folder: Path) -> ctypes.CDLL:
     text = [(TEMPLATES / name).read_text() for name in FILES] + kernels
     source, library = folder / "program.cpp", folder / "program.so"
     source.write_text("\n".join(text))
-    subprocess.run(["g++", *FLAGS, str(source), "-o", str(library)], check=True)
+    subprocess.run(["g++", *flags(), "-shared", str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pantile
-from pantile.lowering.kernels.build import FLAGS
+from pantile.lowering.kernels.build import flags
 
 TEMPLATES = Path(pantile.__file__).parent / "lowering" / "kernels" / "templates"
 
@@ -55,7 +55,7 @@ def compile_program(
     text = "\n".join((TEMPLATES / name).read_text() for name in ("vector.h", *templates))
     (folder / "program.cpp").write_text(text + source)
     library = folder / "program.so"
-    command = ["g++", *FLAGS, "-shared", *more, str(folder / "program.cpp"), "-o", str(library)]
+    command = ["g++", *flags(), "-shared", *more, str(folder / "program.cpp"), "-o", str(library)]
     subprocess.run(command, check=True, timeout=250)
     return ctypes.CDLL(str(library))
 
@@ -146,11 +146,11 @@ def test_every_run_and_thread_count_gives_the_same_bits(program: ctypes.CDLL, or
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
-@pytest.mark.parametrize("flags", [("-mno-avx512f",), ("-mno-avx",)], ids=["avx", "sse"])
+@pytest.mark.parametrize("narrower", [("-mno-avx512f",), ("-mno-avx",)], ids=["avx", "sse"])
 def test_product_equals_float64_with_narrower_vectors(
-    tmp_path: Path, flags: tuple[str, ...]
+    tmp_path: Path, narrower: tuple[str, ...]
 ) -> None:
-    narrow = compile_program(tmp_path, ("gemm.h",), kernels(NARROW), *flags)
+    narrow = compile_program(tmp_path, ("gemm.h",), kernels(NARROW), *narrower)
     for case in NARROW:
         check(narrow, case, threads=2)
 

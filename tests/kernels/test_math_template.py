@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pantile
-from pantile.lowering.kernels.build import FLAGS
+from pantile.lowering.kernels.build import flags
 
 TEMPLATES = Path(pantile.__file__).parent / "lowering" / "kernels" / "templates"
 
@@ -76,7 +76,7 @@ def source() -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, str]:
     folder = tmp_path_factory.mktemp("math")
     (folder / "program.cpp").write_text(source())
-    command = ["g++", *FLAGS, "-shared", "-fopt-info-vec", "program.cpp", "-o", "program.so"]
+    command = ["g++", *flags(), "-shared", "-fopt-info-vec", "program.cpp", "-o", "program.so"]
     done = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True)
     return ctypes.CDLL(str(folder / "program.so")), done.stderr
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pantile
-from pantile.lowering.kernels.build import FLAGS
+from pantile.lowering.kernels.build import flags
 
 TEMPLATES = Path(pantile.__file__).parent / "lowering" / "kernels" / "templates"
 
@@ -58,7 +58,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     text = "\n".join((TEMPLATES / name).read_text() for name in ("vector.h", "threads.h"))
     (folder / "program.cpp").write_text(text + PROGRAM)
     subprocess.run(
-        ["g++", *FLAGS, "-shared", "program.cpp", "-o", "program.so"], check=True, cwd=folder
+        ["g++", *flags(), "-shared", "program.cpp", "-o", "program.so"], check=True, cwd=folder
     )
     library = ctypes.CDLL(str(folder / "program.so"))
     library.step.argtypes = [ctypes.c_long, ctypes.c_long]

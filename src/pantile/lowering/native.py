@@ -80,7 +80,8 @@ class StepPrograms:
     def key(self, threads: int) -> str:
         """The name of the executable in the cache: equal for equal work on an equal machine."""
         texts = [print_program(p.program, tags=False) for p in self.all.values()]
-        parts = json.dumps([FORMAT, _surroundings(), _lowering(), threads, texts])
+        asked = [_lowering(), kernels_build.cpu(), threads]
+        parts = json.dumps([FORMAT, _surroundings(), asked, texts])
         return hashlib.sha256(parts.encode()).hexdigest()
 
 
@@ -186,7 +187,8 @@ def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
     phase("lowering")
     text = kernels.generate(prepared.program)
     phase("C++ compile")
-    return Choice({"lowering": "kernels"}, kernels_build.build(text))
+    how = {"lowering": "kernels", "cpu": kernels_build.cpu()}
+    return Choice(how, kernels_build.build(text))
 
 
 def _inductor(prepared: Prepared, settings: Settings, why: str, phase: Phase) -> Choice:

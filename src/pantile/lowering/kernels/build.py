@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from pantile.errors import ProgramError
 from pantile.lowering.compiler import find_compiler, run_together, working_folder
 
-FLAGS = (
+CPU = "PANTILE_CPU"
+"""The environment variable that says which CPU to write code for; that of this machine if unset."""
+
+_CPUS = {
+    "native": "all of this machine",
+    "x86-64-v4": "AVX-512",
+    "x86-64-v3": "AVX2 with FMA",
+    "x86-64": "every 64-bit x86",
+}
+
+_FLAGS = (
     "-std=c++20",
     "-O3",
-    "-march=native",
-    *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",
@@ -33,14 +43,29 @@ CHECKED = "-DPANTILE_CHECKED"
 """Counts kernels, and fills memory with NaN before each run."""
 
 
+def cpu() -> str:
+    """The CPU that code is written for."""
+    wanted = os.environ.get(CPU, "native")
+    if wanted not in _CPUS:
+        known = ", ".join(f"{name} ({what})" for name, what in _CPUS.items())
+        raise ProgramError(f"{CPU} is {wanted!r}", fix=f"unset it, or take one of: {known}")
+    return wanted
+
+
+def flags() -> list[str]:
+    """How every file is compiled."""
+    wide = platform.machine() == "x86_64" and cpu() in ("native", "x86-64-v4")
+    return [*_FLAGS, f"-march={cpu()}", *(["-mprefer-vector-width=512"] if wide else [])]
+
+
 def build(texts: Sequence[str], *, checked: bool = False) -> bytes:
     """The bytes of the shared object made from these files."""
-    flags = [*FLAGS, CHECKED] if checked else [*FLAGS]
+    command = [find_compiler(), *flags(), *([CHECKED] if checked else [])]
     with working_folder() as folder:
         names = [f"unit{number}" for number in range(len(texts))]
         for name, text in zip(names, texts, strict=True):
             (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
-        run_together([[find_compiler(), *flags, "-c", f"{name}.cpp"] for name in names], folder)
+        run_together([[*command, "-c", f"{name}.cpp"] for name in names], folder)
         library = Path(torch.__file__).parent / "lib"
         objects = [f"{name}.o" for name in names]
         link = ["-shared", "-o", "program.so", *objects, f"-L{library}", "-ltorch_cpu", "-lm"]
