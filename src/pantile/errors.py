@@ -17,6 +17,7 @@
     │   └── OperandKeyError          … (KeyError)
     ├── HookError                    a hook that cannot be called (RuntimeError)
     ├── ProgramError                 a graph, text form or pass broke an invariant
+    ├── ScheduleError                a schedule cannot be read, or not be executed (ValueError)
     ├── InputMismatch                an argument does not fit the compiled signature
     │   ├── ArgumentError            … because forward does not take it (AssertionError)
     │   └── BatchError               … because dim 0 does not divide (AssertionError)
@@ -157,6 +158,10 @@ class CompilerFailed(ExecutionError):
 
 class ProgramError(Error):
     """A graph, its text form or a pass broke an invariant."""
+
+
+class ScheduleError(Error, ValueError):
+    """A schedule that cannot be read, or could not be executed."""
 
 
 class InputMismatch(Error):
