@@ -95,6 +95,7 @@ class _Trace:
         self.leaves: list[int | torch.Tensor] = []
         self.outputs: list[Output] = []
         self.loss_index: int | None = None
+        self.checkpoints: frozenset[str] = frozenset()
         # Sliced here, outside the trace: inside it, the slice would become a node of the graph.
         self.real = [*(e.seen for e in request.state.entries), *request.arguments]
 
@@ -154,6 +155,8 @@ class _Trace:
             if not request.strict:
                 attributes.check(constants.used)
             self.recorder.close()
+        kept = [t for t, kind, _ in self.recorder.hints if kind == "recompute_checkpoint"]
+        self.checkpoints = frozenset(seen.node.name for seen in _seen(kept))
         returned = self._collect(result)
         if not request.training:
             return returned
@@ -236,6 +239,7 @@ def capture(request: Request) -> Captured:
                 name="gradients" if request.training else "inference",
                 inputs=inputs,
                 outputs=trace.outputs,
+                checkpoints=trace.checkpoints,
             )
     assert trace.result is not None
     return Captured(

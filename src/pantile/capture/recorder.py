@@ -1,9 +1,14 @@
 """What capture hears from the ops while forward runs: losses, blocks, hints.
 
-Blocks become stages: the active block is written into the metadata of every node that is recorded
+Blocks become stages. What runs from the beginning of a block to the beginning of the next is a
+turn; its number is written into the metadata of every node that is recorded
 (`torch.fx.traceback.annotate`), and backward nodes find theirs through the sequence number they
-share with the forward op they belong to. Blocks are numbered from 1 in the order in which they
-first began; 0 is what runs before them.
+share with the forward op they belong to. Turns are numbered from 1; 0 is what runs before the
+first block. A block that begins twice has two turns:
+
+    forward       embed   layer   embed
+    turns         1       2       3
+    activations   1       2       1         the number of the block, in the order of first meeting
 """
 
 from __future__ import annotations
@@ -15,7 +20,10 @@ import torch
 from torch.fx import traceback as fx_traceback
 
 OUTSIDE = -1
-"""The number of no block: a `Block` scope was left and no other block has begun."""
+"""The turn of no block: a `Block` scope was left and no other block has begun."""
+
+UNKNOWN = -2
+"""The turn of a backward node whose forward op is not known."""
 
 
 class CaptureRecorder:
@@ -39,17 +47,16 @@ class CaptureRecorder:
         """Ops from here on belong to this block."""
         if (user_id, ipu_id) not in self.blocks:
             self.blocks.append((user_id, ipu_id))
-        number = self.blocks.index((user_id, ipu_id)) + 1
-        self.activations.append(number)
-        self._annotate(number)
+        self.activations.append(self.blocks.index((user_id, ipu_id)) + 1)
+        self._annotate(len(self.activations))
 
     def end_block(self) -> None:
         """No block is active until the next `begin_block`."""
         self._annotate(OUTSIDE)
 
-    def _annotate(self, number: int) -> None:
+    def _annotate(self, turn: int) -> None:
         self.close()
-        self._annotation = fx_traceback.annotate({"block": number})
+        self._annotation = fx_traceback.annotate({"turn": turn})
         self._annotation.__enter__()
 
     def close(self) -> None:

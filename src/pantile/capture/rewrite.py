@@ -9,7 +9,7 @@ return y                              copy_(buf, %a)
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pantile.capture.eager_paths import restore_masked_sums, shape_rules, shield, unshield
 from pantile.capture.layout import keep_layout
+from pantile.capture.recorder import UNKNOWN
 from pantile.capture.source import place_of_trace
 from pantile.errors import CaptureError
 from pantile.program.program import WRITE, Program
@@ -97,13 +98,14 @@ def functional_program(
     name: str,
     inputs: Sequence[Input],
     outputs: Sequence[Output],
+    checkpoints: Collection[str] = (),
 ) -> Program:
-    """Functionalise what was recorded and wrap it."""
+    """Functionalise what was recorded and wrap it; `checkpoints` are names of recorded nodes."""
     _check_dense(recorded.graph)
     restore_masked_sums(recorded.graph)
     shield(recorded.graph)
     keep_layout(recorded.graph)
-    tags = _tags(recorded.graph)
+    tags = _tags(recorded.graph, checkpoints)
 
     def replay(*args: Any) -> Any:
         return fx.Interpreter(recorded).run(*args)
@@ -210,10 +212,11 @@ def _views_again(module: fx.GraphModule) -> None:
         inner.recompile()
 
 
-def _tags(graph: fx.Graph) -> dict[str, NodeTag]:
-    """Phase, stage and source line of every recorded node, by name.
+def _tags(graph: fx.Graph, checkpoints: Collection[str]) -> dict[str, NodeTag]:
+    """Phase, turn (as stage) and source line of every recorded node, by name.
 
     A backward node shares its sequence number with the forward op whose gradient it computes.
+    Placement turns the turns into stages.
     """
     forward: dict[int, NodeTag] = {}
     tags: dict[str, NodeTag] = {}
@@ -222,11 +225,12 @@ def _tags(graph: fx.Graph) -> dict[str, NodeTag]:
             continue
         number = node.meta.get("seq_nr", -1)
         if node.meta.get("autograd_backward"):
-            origin = forward.get(number, NodeTag())
+            origin = forward.get(number, NodeTag(stage=UNKNOWN))
             tag = NodeTag("backward", origin.stage, origin.module, origin.source)
         else:
-            block = (node.meta.get("custom") or {}).get("block", 0)
-            tag = NodeTag("forward", block, "", place_of_trace(node.meta.get("stack_trace")))
+            turn = (node.meta.get("custom") or {}).get("turn", 0)
+            place = place_of_trace(node.meta.get("stack_trace"))
+            tag = NodeTag("forward", turn, "", place, checkpoint=node.name in checkpoints)
             # The first op with a number has the gradient; ops without one repeat the number.
             forward.setdefault(number, tag)
         tags[node.name] = tag

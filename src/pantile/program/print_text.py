@@ -10,6 +10,7 @@
         return  (%sin,)
       end
       %addmm   = aten.addmm.default(%b, %x, %t)  -> float32[2, 4]  # forward stage=0 fc model.py:12
+      %tanh    = aten.tanh.default(%addmm)       -> float32[2, 4]  # forward stage=1 block=head
       %mul_1   = operator.mul(%lr, 0.9)          -> scalar
       write   %fc_weight <- %add_3  as %copy_
       return  %loss  "out[0]"  user  float32[]
@@ -34,7 +35,7 @@ from torch import fx
 
 from pantile.program.digest import digest_of
 from pantile.program.program import WRITE, Program, tag_of
-from pantile.program.spec import Input, InputKind, NodeTag
+from pantile.program.spec import CHECKPOINT, Input, InputKind, NodeTag
 from pantile.program.targets import name_of
 
 KEYWORDS = {
@@ -46,6 +47,7 @@ KEYWORDS = {
     InputKind.ARGUMENT: "arg",
     InputKind.SEEDS: "seeds",
     InputKind.CONSTANT: "lifted",
+    InputKind.EDGE: "edge",
 }
 INLINE_ELEMENTS = 8
 BARE = re.compile(r"[\w.:/\\@+<>\[\]-]+")
@@ -216,7 +218,13 @@ def _print_tag(tag: NodeTag) -> str:
     words = [_print_word(word) for word in (tag.module, tag.source)]
     while words and words[-1] == '""':
         words.pop()
-    return " ".join([_print_word(tag.phase), f"stage={tag.stage}", *words])
+    where = [_print_word(tag.phase), f"stage={tag.stage}"]
+    if tag.block:
+        block = f"block={tag.block}"
+        where.append(block if BARE.fullmatch(tag.block) else json.dumps(block))
+    if tag.checkpoint:
+        where.append(CHECKPOINT)
+    return " ".join([*where, *words])
 
 
 def _print_word(word: str) -> str:

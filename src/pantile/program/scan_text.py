@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pantile.errors import ProgramError
-from pantile.program.spec import NodeTag, ScalarSpec, Spec, TensorSpec
+from pantile.program.spec import CHECKPOINT, NodeTag, ScalarSpec, Spec, TensorSpec
 from pantile.program.targets import find_target
 
 _TOKEN = re.compile(
@@ -223,15 +223,19 @@ class Scanner:
 
 
 def parse_tag(comment: str) -> NodeTag:
-    """The tag in the comment behind a node: phase, stage, module, source."""
-    words = words_of(comment)
-    stage = words[1].removeprefix("stage=") if len(words) > 1 else ""
-    if not 2 <= len(words) <= 4 or not words[1].startswith("stage=") or not stage.isdecimal():
+    """The tag in the comment behind a node: phase, stage, block, checkpoint, module, source."""
+    phase, stage, *words = (*words_of(comment), *[""] * (2 - len(words_of(comment))))
+    number = stage.removeprefix("stage=")
+    block = words.pop(0).removeprefix("block=") if words and words[0].startswith("block=") else ""
+    checkpoint = words[:1] == [CHECKPOINT]
+    words = words[checkpoint:]
+    if len(words) > 2 or not stage.startswith("stage=") or not number.isdecimal():
         raise ProgramError(
             f"cannot read the comment {comment!r}",
             fix="write # phase stage=0 module source, or leave it out",
         )
-    return NodeTag(words[0], _number(int, stage), *words[2:])
+    tag = NodeTag(phase, _number(int, number), *words)
+    return replace(tag, block=block, checkpoint=checkpoint)
 
 
 def words_of(text: str) -> list[str]:

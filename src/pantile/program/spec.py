@@ -10,6 +10,9 @@ from enum import Enum
 
 import torch
 
+CHECKPOINT = "checkpoint=1"
+"""How the text form says that a value is a checkpoint."""
+
 
 class InputKind(Enum):
     """Where the value of a placeholder comes from."""
@@ -22,6 +25,7 @@ class InputKind(Enum):
     ARGUMENT = "argument"
     SEEDS = "seeds"
     CONSTANT = "constant"
+    EDGE = "edge"
 
 
 class OutputKind(Enum):
@@ -30,6 +34,7 @@ class OutputKind(Enum):
     USER = "user"
     GRADIENT = "gradient"
     OPTIMIZER = "optimizer"
+    EDGE = "edge"
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,15 @@ class Guard:
 
 @dataclass(frozen=True)
 class NodeTag:
-    """Where a node comes from. Kept in `node.meta["tag"]`."""
+    """Where a node comes from. Kept in `node.meta["tag"]`.
+
+    `block` is the id the user gave the block. A `checkpoint` is a value that is kept for backward
+    where others are computed again.
+    """
 
     phase: str = "forward"
     stage: int = 0
     module: str = ""
     source: str = ""
+    block: str = ""
+    checkpoint: bool = False

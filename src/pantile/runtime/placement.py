@@ -1,50 +1,77 @@
 """Which stage and IPU each block of a model runs on, and whether hardware could do that.
 
-    blocks as forward met them     a        b        a        c
+    turns of blocks in forward     a        b        a        c
     IPU of each                    0        1        0        2
-    forward stages                 0        1        2        3       a new one at each change
+    stages                         0        1        2        3       a new one at each change
 
-Capture numbers the blocks: 0 is what comes before the first block, n the n-th block that began,
-and -1 what ran after a `Block` scope had ended. Placement never changes a number the model
-computes; in strict mode it refuses what an IPU system would refuse.
+A stage of the schedule is a stretch of forward on one IPU (and in one phase). Capture numbers the
+turns: 0 is what comes before the first block, n the n-th block that began, -1 what ran after a
+`Block` scope had ended. Placement never changes a number the model computes; in strict mode it
+refuses what an IPU system would refuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from torch import fx
 
-from pantile.capture.recorder import OUTSIDE
+from pantile.capture.recorder import OUTSIDE, UNKNOWN
 from pantile.enums import AutoStage
 from pantile.errors import PlacementError
 from pantile.options import Options
 from pantile.options.limits import device_count_for
-from pantile.options.strategy import ExecutionStrategy, PhasedExecution, PipelinedExecution
-from pantile.program.program import Program, tag_of
+from pantile.options.strategy import (
+    ExecutionStrategy,
+    ParallelPhasedExecution,
+    PhasedExecution,
+    PipelinedExecution,
+)
+from pantile.passes.stage_places import place_of, settle, stage_at
+from pantile.program.program import WRITE, Program, tag_of
+from pantile.program.spec import NodeTag
 
 Block = tuple[str, int | None]
 """The id of a block and the IPU its annotation names."""
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A stretch of forward in one block: the block's id, and the stage it is part of."""
+
+    block: str
+    stage: int
+
+
+@dataclass(frozen=True)
 class Placement:
-    """Where the blocks of a captured model go."""
+    """Where the blocks of a captured model go.
+
+    `stages` and `ipus` say for each block which stage of the strategy it is in, and on which IPU.
+    `devices` has the IPU of each stage of the schedule, `phases` groups those stages by phase.
+    """
 
     stages: tuple[int, ...] = ()
     ipus: tuple[int, ...] = ()
-    forward_stages: int = 1
+    turns: tuple[Turn, ...] = ()
+    devices: tuple[int, ...] = (0,)
+    phases: tuple[tuple[int, ...], ...] = ((0,),)
+
+    @property
+    def forward_stages(self) -> int:
+        """The number of stages of the schedule, without those that go back."""
+        return len(self.devices)
 
     @property
     def ipus_per_replica(self) -> int:
         """How many IPUs one replica takes."""
         return max((0, *self.ipus)) + 1
 
-    def stage(self, block: int) -> int:
-        """The stage of a block by its number; what comes before the first one is stage 0."""
-        return self.stages[block - 1] if block > 0 else 0
+    def turn(self, number: int) -> Turn:
+        """The turn of that number; what comes before the first one is stage 0."""
+        return self.turns[number - 1] if number > 0 else Turn("", 0)
 
 
 def place_blocks(
@@ -59,11 +86,20 @@ def place_blocks(
         _stage(block, index, strategy, strict=strict) for index, block in enumerate(blocks)
     )
     ipus = tuple(_ipu(block, stage, strategy) for block, stage in zip(blocks, stages, strict=True))
-    walked = [0, *(ipus[number - 1] for number in activations)]
-    changes = sum(a != b for a, b in pairwise(walked))
     if strict and strategy.is_pipelined:
         _check_order(blocks, stages, activations)
-    return Placement(stages, ipus, 1 + changes)
+    if strict and isinstance(strategy, ParallelPhasedExecution):
+        _check_alternating(blocks, stages, ipus, strategy)
+    walked = [(0, 0)]
+    turns = []
+    for number in activations:
+        place = _phase(strategy, stages[number - 1]), ipus[number - 1]
+        if place != walked[-1]:
+            walked.append(place)
+        turns.append(Turn(blocks[number - 1][0], len(walked) - 1))
+    numbered = groupby(enumerate(walked), key=lambda pair: pair[1][0])
+    phases = tuple(tuple(stage for stage, _ in group) for _, group in numbered)
+    return Placement(stages, ipus, tuple(turns), tuple(ipu for _, ipu in walked), phases)
 
 
 def _stage(block: Block, index: int, strategy: ExecutionStrategy, *, strict: bool) -> int:
@@ -94,6 +130,32 @@ def _ipu_in_phase(strategy: PhasedExecution, stage: int) -> int:
     return stage
 
 
+def _phase(strategy: ExecutionStrategy, stage: int) -> int:
+    """The phase a stage of the strategy is in; other strategies have none."""
+    if isinstance(strategy, PhasedExecution):
+        for number, phase in enumerate(strategy.phases):
+            if stage < len(phase.stages):
+                return number
+            stage -= len(phase.stages)
+    return 0
+
+
+def _check_alternating(
+    blocks: Sequence[Block],
+    stages: Sequence[int],
+    ipus: Sequence[int],
+    strategy: ParallelPhasedExecution,
+) -> None:
+    for (block, _), stage, ipu in zip(blocks, stages, ipus, strict=True):
+        phase = _phase(strategy, stage)
+        if phase % 2 != ipu % 2:
+            raise PlacementError(
+                f"block {block!r} of phase {phase} is on IPU {ipu}; parallel phases alternate "
+                "between even and odd IPUs",
+                fix=f"put the stages of phase {phase} on {'odd' if phase % 2 else 'even'} IPUs",
+            )
+
+
 def _check_order(
     blocks: Sequence[Block], stages: Sequence[int], activations: Sequence[int]
 ) -> None:
@@ -107,8 +169,23 @@ def _check_order(
             )
 
 
-def check_placement(placement: Placement, options: Options, *, training: bool) -> None:
-    """Refuse, in strict mode, what a system of IPUs could not run."""
+def check_placement(
+    placement: Placement,
+    options: Options,
+    *,
+    training: bool,
+    costs: Callable[[], str] = str,
+) -> None:
+    """Refuse, in strict mode, what a system of IPUs could not run; `costs` tells what it is."""
+    try:
+        _check_placement(placement, options, training=training)
+    except PlacementError as error:
+        if placement.forward_stages == 1:
+            raise
+        raise PlacementError(f"{error.message}\n{costs()}".rstrip(), fix=error.fix) from None
+
+
+def _check_placement(placement: Placement, options: Options, *, training: bool) -> None:
     device_count_for(options, placement.ipus_per_replica)
     if not options.is_strict or not options.execution_strategy.is_pipelined:
         return
@@ -129,23 +206,41 @@ def check_placement(placement: Placement, options: Options, *, training: bool) -
 
 
 def tag_stages(program: Program, placement: Placement, *, strict: bool) -> Program:
-    """The program with stages instead of block numbers in the tags of its nodes."""
+    """The program with stages and blocks instead of turns in the tags of its nodes."""
     numbers = {tag_of(node).stage for node in program.graph.nodes}
     if strict and OUTSIDE in numbers:
         raise _no_active_block(program)
     if numbers <= {0} and not placement.stages:
         return program
+    return program.edit(lambda graph: _tag(graph, placement))
 
-    def change(graph: fx.Graph) -> None:
-        latest = 0
-        for node in graph.nodes:
-            tag = tag_of(node)
-            if tag.stage != OUTSIDE:
-                latest = placement.stage(tag.stage)
-            if "tag" in node.meta:
-                node.meta["tag"] = replace(tag, stage=latest)
 
-    return program.edit(change)
+def _tag(graph: fx.Graph, placement: Placement) -> None:
+    """Note [Stages of what no block made]
+
+    What runs after a `Block` scope, and the seed of the gradients, belong to the stage before them.
+    A backward node whose forward op is unknown runs as early as its operands allow.
+    """
+    stages = placement.forward_stages
+    tagged = [node for node in graph.nodes if "tag" in node.meta and node.target is not WRITE]
+    turns, latest = {}, Turn("", 0)
+    for node in tagged:
+        number = tag_of(node).stage
+        if number == UNKNOWN:
+            turns[node] = Turn("", stages - 1)
+        elif number == OUTSIDE:
+            turns[node] = latest
+        else:
+            turns[node] = latest = placement.turn(number)
+    wanted = {n: place_of(tag_of(n).phase, turns[n].stage, stages) for n in tagged}
+    places = settle(graph, wanted)
+    for node in tagged:
+        stage = stage_at(places[node], stages)
+        block = turns[node].block if stage == turns[node].stage else ""
+        node.meta["tag"] = replace(tag_of(node), stage=stage, block=block)
+    for node in graph.find_nodes(op="call_function", target=WRITE):
+        source = node.args[1]
+        node.meta["tag"] = tag_of(source) if isinstance(source, fx.Node) else NodeTag()
 
 
 def _no_active_block(program: Program) -> PlacementError:

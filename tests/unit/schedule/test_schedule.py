@@ -187,14 +187,14 @@ def test_what_cannot_be_executed_is_named(table, fault):
 def test_micro_batches_out_of_order_are_refused():
     text = "schedule mine of 2 micro-batches\nstage 0 on ipu 0\ncycle | ipu 0\n0 | 0F1\n1 | 0F0\n"
 
-    with pytest.raises(ScheduleError, match="0F0 .* after that of micro-batch 1"):
+    with pytest.raises(ScheduleError, match=r"0F0 .* after that of micro-batch 1"):
         validate(parse_schedule(text))
 
 
 def test_a_stage_without_room_for_its_activations_is_refused():
     schedule = pipelined(StageGraph.chain(range(3)), 8, training=True)
 
-    with pytest.raises(ScheduleError, match="stage 0 .* of 5 micro-batches; it has room for 4"):
+    with pytest.raises(ScheduleError, match=r"stage 0 .* of 5 micro-batches; it has room for 4"):
         validate(schedule, capacity=[4, 4, 4])
 
 
