@@ -12,7 +12,7 @@ No compile step, and the same bits as eager PyTorch: the oracle for every other 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,11 +29,15 @@ _FILE = "<pantile reference {}>"
 class ReferenceExecutable:
     """A Program as a Python function."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self, program: Program, *, instead: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
+        """`instead` holds functions to call in the place of operators, by the name of the node."""
         self.program = program
-        self._records = program.name in ("gradients", "fused")
+        # A piece of a program is named after it: gradients-0F.
+        self._records = program.name.partition("-")[0] in ("gradients", "fused")
         self._file = _FILE.format(program.name)
-        self._writer = _Writer(program)
+        self._writer = _Writer(program, instead or {})
         self._function = self._writer.build(self._file)
 
     @property
@@ -77,8 +81,9 @@ class ReferenceExecutable:
 class _Writer:
     """Writes the function."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, instead: Mapping[str, Callable[..., Any]]) -> None:
         self._program = program
+        self._instead = instead
         self._globals: dict[str, Any] = {}
         self._names: dict[int, str] = {}
         self.lines: dict[int, fx.Node] = {}
@@ -121,7 +126,8 @@ class _Writer:
             return f"{_name(node)} = {self._bound(self._attribute(str(node.target)), 'c')}"
         args = [self._argument(arg) for arg in node.args]
         args += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
-        call = f"{_name(node)} = {self._bound(node.target, 'f')}({', '.join(args)})"
+        target = self._bound(self._instead.get(node.name, node.target), "f")
+        call = f"{_name(node)} = {target}({', '.join(args)})"
         gone = [_name(value) for value in freed if value.op != "output"]
         return call + (f"; {' = '.join(gone)} = None" if gone else "")
 

@@ -20,14 +20,14 @@ def aliased_placeholders(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
         if node.op == "placeholder":
             found[node] = frozenset({node})
             continue
-        sources = (found.get(source, frozenset()) for source in _viewed(node))
+        sources = (found.get(source, frozenset()) for source in viewed(node))
         roots = frozenset[fx.Node]().union(*sources)
         if roots:
             found[node] = roots
     return found
 
 
-def _viewed(node: fx.Node) -> list[fx.Node]:
+def viewed(node: fx.Node) -> list[fx.Node]:
     """The arguments whose memory the result of a node may share."""
     if node.target is operator.getitem or node.target in _UNDECLARED_VIEWS:
         return node.all_input_nodes[:1]

@@ -20,6 +20,7 @@ from pantile.program.program import Program
 from pantile.program.spec import InputKind
 from pantile.program.structure import Structure, flatten, unflatten
 from pantile.runtime.compiled import Compiled, Variant
+from pantile.runtime.pipeline.plan import plan_stages
 from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
 from pantile.runtime.progress import CompileProgress
 from pantile.runtime.substitution import substituted
@@ -62,11 +63,12 @@ class Compiler:
                 self._check(captured, program, weights)
                 self.progress.phase("lowering", 85)
                 executable = ReferenceExecutable(program)
+                plan = plan_stages(program, placement, self._options, training=self._training)
         finally:
             run_post_compile_hooks()
         weights.written(_written_state(captured))
         call = bound.outline()
-        return Compiled(Signature.of(bound), call, captured, executable, variant, placement)
+        return Compiled(Signature.of(bound), call, captured, executable, variant, placement, plan)
 
     def _capture(
         self, bound: Bound, example: Sequence[torch.Tensor], weights: Weights, variant: Variant

@@ -15,6 +15,7 @@ from pantile.program.effects import is_random
 from pantile.program.program import Program
 from pantile.program.spec import InputKind, OutputKind, TensorSpec
 from pantile.program.structure import unflatten
+from pantile.runtime.pipeline.plan import Plan
 from pantile.runtime.placement import Placement
 from pantile.runtime.weights import Weights, memory_of
 
@@ -49,6 +50,7 @@ class Compiled:
     executable: Executable
     variant: Variant
     placement: Placement
+    pipeline: Plan | None = None
 
     @property
     def program(self) -> Program:
@@ -98,9 +100,19 @@ class Compiled:
         extra: Sequence[Any] = (),
     ) -> tuple[Any, ...]:
         """Run one micro-batch of one replica."""
+        return self.executable.run(self.values(weights, arguments, replica, extra))
+
+    def values(
+        self,
+        weights: Weights,
+        arguments: Sequence[torch.Tensor],
+        replica: int,
+        extra: Sequence[Any] = (),
+    ) -> list[Any]:
+        """What the program is given for one micro-batch of one replica."""
         values = [*weights.row(replica), *arguments, *extra]
         order = self._order
-        return self.executable.run(values if order is None else [values[i] for i in order])
+        return values if order is None else [values[i] for i in order]
 
     def own_outputs(
         self, results: Sequence[Any], weights: Weights, arguments: Collection[int]

@@ -19,7 +19,7 @@ from pantile.errors import StateError
 
 # torch has one generator for the CPU. While one executor has its own state in it, no other program
 # of ours may draw from it.
-_generator_in_use = threading.RLock()
+generator_in_use = threading.RLock()
 
 
 class RandomStreams:
@@ -32,7 +32,7 @@ class RandomStreams:
     @contextmanager
     def micro_batch(self, replica: int) -> Iterator[None]:
         """Draws inside belong to the next micro-batch of this replica."""
-        with _generator_in_use:
+        with generator_in_use:
             if self._seed is None:
                 yield
                 return
@@ -51,7 +51,7 @@ class RandomStreams:
         """
         if self._seed is not None:
             return self._derive(-1, 0), list(self._counters)
-        with _generator_in_use:
+        with generator_in_use:
             return int(torch.randint(1 << 62, ())), [0] * len(self._counters)
 
     def advance(self, micro_batches: int) -> None:

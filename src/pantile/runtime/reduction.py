@@ -76,10 +76,10 @@ class Accumulators:
     def __init__(self, reduction: Reduction, gradients: Mapping[str, TensorSpec]) -> None:
         self._reduction = reduction
         self._names = tuple(gradients)
-        self._sums: list[Mapping[str, torch.Tensor]] = [{} for _ in range(reduction.replicas)]
+        self._sums: list[dict[str, torch.Tensor]] = [{} for _ in range(reduction.replicas)]
 
     def add(self, replica: int, step: int, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Add the gradients of micro-batch `step` of a replica."""
+        """Add gradients of micro-batch `step` of a replica: all, or those that are there."""
         dtype = self._reduction.accumulator_type
         if dtype is not None:
             gradients = {
@@ -87,9 +87,9 @@ class Accumulators:
             }
         if self._reduction.accumulation == 1:
             # A single gradient is used as it is.
-            self._sums[replica] = gradients
+            self._sums[replica].update(gradients)
         elif step == 0:
-            self._sums[replica] = {name: g.clone() for name, g in gradients.items()}
+            self._sums[replica].update({name: g.clone() for name, g in gradients.items()})
         elif self._reduction.running and self._reduction.mean:
             count = step + 1
             for name, gradient in gradients.items():

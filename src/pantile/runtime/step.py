@@ -22,8 +22,10 @@ from pantile.runtime.counters import StepTimes
 from pantile.runtime.inputs import InputReader
 from pantile.runtime.optimizer import Update
 from pantile.runtime.outputs import Batching, OutputCollector
+from pantile.runtime.pipeline.batch import Batch, Times
+from pantile.runtime.pipeline.plan import Plan
 from pantile.runtime.random import RandomStreams
-from pantile.runtime.reduction import Reduction
+from pantile.runtime.reduction import Accumulators, Reduction
 from pantile.runtime.weights import Weights, memory_of
 
 if TYPE_CHECKING:
@@ -80,6 +82,12 @@ class Step:
                     self._run_natively(runner, iteration, end - iteration)
                     return
                 engine.note_run(self._compiled)
+            if self._compiled.pipeline is not None:
+                last = end if engine is None else iteration + 1
+                turns = [(number, 0) for number in range(iteration, last)]
+                self._run_pipeline(self._compiled.pipeline, turns, (), None)
+                iteration = last
+                continue
             for replica in range(self._machine.batching.replicas):
                 self._micro_batch(iteration, 0, replica, ())
             iteration += 1
@@ -131,6 +139,10 @@ class Step:
     ) -> Mapping[str, torch.Tensor]:
         names = self._compiled.gradients
         sums = reduction.accumulators(names)
+        if self._compiled.pipeline is not None:
+            turns = [(iteration, step) for step in range(self._machine.batching.accumulation)]
+            self._run_pipeline(self._compiled.pipeline, turns, extra, sums)
+            return sums.reduced()
         for step in range(self._machine.batching.accumulation):
             for replica in range(self._machine.batching.replicas):
                 results = self._micro_batch(iteration, step, replica, extra)
@@ -141,22 +153,70 @@ class Step:
         self, iteration: int, step: int, replica: int, extra: tuple[torch.Tensor, ...]
     ) -> Sequence[Any]:
         """Run one; keep its user outputs if they are wanted; return its gradients."""
-        machine, compiled, collector = self._machine, self._compiled, self._collector
+        machine, compiled = self._machine, self._compiled
         begin = perf_counter()
-        source = self._tensors
-        if self._shared is not source and not machine.reader.is_first_reader(replica):
-            source = self._shared
-        arguments = machine.reader.micro_batch(source, iteration, step, replica)
+        arguments = self._arguments(iteration, step, replica)
         fed = perf_counter()
         if compiled.draws_random_numbers:
             with machine.random.micro_batch(replica):
                 results = compiled.run(self._weights, arguments, replica, extra)
         else:
             results = compiled.run(self._weights, arguments, replica, extra)
-        computed = perf_counter()
-        if collector.wants(iteration, step):
-            owned = compiled.own_outputs(results, self._weights, self._memory)
-            collector.add(replica, owned)
-        times = (begin, fed, computed, perf_counter())
-        machine.times.add(times, returned=collector.returns(iteration, step))
+        self._keep(iteration, step, replica, results, (begin, fed, perf_counter()))
         return results[compiled.user_outputs :]
+
+    def _arguments(self, iteration: int, step: int, replica: int) -> Sequence[torch.Tensor]:
+        """What one replica reads at a given time."""
+        source = self._tensors
+        if self._shared is not source and not self._machine.reader.is_first_reader(replica):
+            source = self._shared
+        return self._machine.reader.micro_batch(source, iteration, step, replica)
+
+    def _keep(
+        self,
+        iteration: int,
+        step: int,
+        replica: int,
+        results: Sequence[Any],
+        times: tuple[float, float, float],
+    ) -> None:
+        """Keep the user outputs of a micro-batch if they are wanted; note its times."""
+        collector = self._collector
+        if collector.wants(iteration, step):
+            owned = self._compiled.own_outputs(results, self._weights, self._memory)
+            collector.add(replica, owned)
+        returned = collector.returns(iteration, step)
+        self._machine.times.add((*times, perf_counter()), returned=returned)
+
+    def _run_pipeline(
+        self,
+        plan: Plan,
+        turns: Sequence[tuple[int, int]],
+        extra: tuple[torch.Tensor, ...],
+        sums: Accumulators | None,
+    ) -> None:
+        """Micro-batches without an update between them, through the stages of the model."""
+
+        def values(iteration: int, step: int, replica: int) -> Sequence[Any]:
+            arguments = self._arguments(iteration, step, replica)
+            return self._compiled.values(self._weights, arguments, replica, extra)
+
+        def keep(
+            iteration: int, step: int, replica: int, results: Sequence[Any], span: Times
+        ) -> None:
+            begin, end = span
+            self._keep(iteration, step, replica, results, (begin, begin, end))
+
+        Batch(
+            plan,
+            self._machine.batching.replicas,
+            self._machine.random,
+            values,
+            sums.add if sums is not None else _no_gradients,
+            self._collector.wants,
+            keep,
+        ).run(turns)
+
+
+def _no_gradients(replica: int, step: int, gradients: Mapping[str, torch.Tensor]) -> None:
+    """An inference program has none."""
