@@ -4,6 +4,7 @@
     POPTORCH_DEFAULT_OPTIONS     JSON applied to every new Options
     POPTORCH_STRICT              1: refuse what the hardware would refuse
     PANTILE_ENGINE               reference | native | tiered
+    PANTILE_PIPELINE_THREADS     how many stages may run at the same time
     POPTORCH_IPU_MODEL           1: report a simulator instead of a device
     POPTORCH_SMALL_IPU_MODEL     1: the same, with few tiles
     POPTORCH_IPU_MODEL_VERSION   ipu1 | ipu2 | ipu21
@@ -43,6 +44,20 @@ def engine() -> str:
     """The engine used unless a script chooses one."""
     name = os.environ.get("PANTILE_ENGINE")
     return one_of(*ENGINES)("environment variable PANTILE_ENGINE", name) if name else DEFAULT_ENGINE
+
+
+def pipeline_threads() -> int | None:
+    """How many stages of a pipeline may run at the same time; None leaves it to the cores."""
+    written = os.environ.get("PANTILE_PIPELINE_THREADS")
+    if not written:
+        return None
+    if not written.isdecimal() or int(written) < 1:
+        raise OptionError(
+            f"environment variable PANTILE_PIPELINE_THREADS is {written!r}; it can be a number "
+            "from 1 on",
+            fix="export PANTILE_PIPELINE_THREADS=2",
+        )
+    return int(written)
 
 
 def ipu_model() -> bool:

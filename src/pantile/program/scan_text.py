@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -234,8 +234,8 @@ def parse_tag(comment: str) -> NodeTag:
             f"cannot read the comment {comment!r}",
             fix="write # phase stage=0 module source, or leave it out",
         )
-    tag = NodeTag(phase, _number(int, number), *words)
-    return replace(tag, block=block, checkpoint=checkpoint)
+    module, source = (*words, "", "")[:2]
+    return NodeTag(phase, _number(int, number), module, source, block, checkpoint)
 
 
 def words_of(text: str) -> list[str]:

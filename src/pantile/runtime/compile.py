@@ -11,15 +11,17 @@ import torch
 from torch import nn
 
 from pantile.capture.signature import Bound, Signature
-from pantile.errors import CaptureError, StateError
+from pantile.errors import CaptureError, PlacementError, StateError
 from pantile.lowering.reference import ReferenceExecutable
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
 from pantile.passes.pipeline import run_passes
+from pantile.passes.split_stages import split_stages
 from pantile.program.program import Program
 from pantile.program.spec import InputKind
 from pantile.program.structure import Structure, flatten, unflatten
 from pantile.runtime.compiled import Compiled, Variant
+from pantile.runtime.pipeline.costs import cost_table, stage_costs, tell_balance
 from pantile.runtime.pipeline.plan import plan_stages
 from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
 from pantile.runtime.progress import CompileProgress
@@ -64,6 +66,9 @@ class Compiler:
                 self.progress.phase("lowering", 85)
                 executable = ReferenceExecutable(program)
                 plan = plan_stages(program, placement, self._options, training=self._training)
+                if plan is not None:
+                    costs = stage_costs(plan.split, placement)
+                    tell_balance(costs, strict=self._options.is_strict)
         finally:
             run_post_compile_hooks()
         weights.written(_written_state(captured))
@@ -108,9 +113,23 @@ class Compiler:
 
     def _placed(self, captured: Captured) -> tuple[Placement, Program]:
         strict, strategy = self._options.is_strict, self._options.execution_strategy
-        placement = place_blocks(captured.blocks, captured.activations, strategy, strict=strict)
-        check_placement(placement, self._options, training=self._training)
+        try:
+            placement = place_blocks(captured.blocks, captured.activations, strategy, strict=strict)
+            check_placement(placement, self._options, training=self._training)
+        except PlacementError as error:
+            raise self._with_costs(error, captured) from None
         return placement, tag_stages(captured.program, placement, strict=strict)
+
+    def _with_costs(self, error: PlacementError, captured: Captured) -> PlacementError:
+        """An impossible placement, with what its stages cost."""
+        strategy = self._options.execution_strategy
+        placement = place_blocks(captured.blocks, captured.activations, strategy, strict=False)
+        if placement.forward_stages == 1:
+            return error
+        program = tag_stages(captured.program, placement, strict=False)
+        split = split_stages(program, placement.forward_stages, training=self._training)
+        table = cost_table(stage_costs(split, placement))
+        return PlacementError(f"{error.message}\n{table}", fix=error.fix)
 
     def _check(self, captured: Captured, program: Program, weights: Weights) -> None:
         options = self._options

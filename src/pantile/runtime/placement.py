@@ -12,7 +12,7 @@ refuses what an IPU system would refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -169,23 +169,8 @@ def _check_order(
             )
 
 
-def check_placement(
-    placement: Placement,
-    options: Options,
-    *,
-    training: bool,
-    costs: Callable[[], str] = str,
-) -> None:
-    """Refuse, in strict mode, what a system of IPUs could not run; `costs` tells what it is."""
-    try:
-        _check_placement(placement, options, training=training)
-    except PlacementError as error:
-        if placement.forward_stages == 1:
-            raise
-        raise PlacementError(f"{error.message}\n{costs()}".rstrip(), fix=error.fix) from None
-
-
-def _check_placement(placement: Placement, options: Options, *, training: bool) -> None:
+def check_placement(placement: Placement, options: Options, *, training: bool) -> None:
+    """Refuse, in strict mode, what a system of IPUs could not run."""
     device_count_for(options, placement.ipus_per_replica)
     if not options.is_strict or not options.execution_strategy.is_pipelined:
         return

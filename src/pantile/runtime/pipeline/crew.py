@@ -7,8 +7,6 @@ Each thread takes the actions of some devices in the order of the table, and wai
 action reads. All that an action waits for stands in an earlier cycle, or before it in its cell, so
 the thread that is furthest behind can always go on: there is no deadlock. Values depend on what
 an action reads and nothing else, so the number of threads changes no bit.
-
-Two threads at most run torch at a time if torch itself uses half of the cores: see `crew_size`.
 """
 
 from __future__ import annotations
@@ -19,13 +17,11 @@ from collections.abc import Sequence
 
 import torch
 
-from pantile.errors import OptionError
+from pantile.options.environment import pipeline_threads
 from pantile.passes.split_stages import Key
 from pantile.runtime.pipeline.edges import Job
 from pantile.runtime.pipeline.plan import Plan
 from pantile.schedule import Action, Kind, Schedule
-
-VARIABLE = "PANTILE_PIPELINE_THREADS"
 
 Done = tuple[Key, int]
 """A piece and the micro-batch it ran for."""
@@ -37,16 +33,9 @@ def crew_size(schedule: Schedule) -> int:
     Each may use all of torch's own threads. PANTILE_PIPELINE_THREADS overrides the cores.
     """
     busy = max(sum(map(bool, cells)) for cells in schedule.cycles)
-    written = os.environ.get(VARIABLE)
-    if written:
-        if not written.isdecimal() or int(written) < 1:
-            raise OptionError(
-                f"environment variable {VARIABLE} is {written!r}; it can be a number from 1 on",
-                fix=f"export {VARIABLE}=2",
-            )
-        return min(busy, int(written))
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(busy, cores // torch.get_num_threads()))
+    allowed = pipeline_threads() or cores // torch.get_num_threads()
+    return max(1, min(busy, allowed))
 
 
 def run_in_order(plan: Plan, job: Job) -> None:

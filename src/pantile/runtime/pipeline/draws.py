@@ -60,8 +60,7 @@ class Draws:
         self._program = program
         self.nodes = [n for n in program.graph.nodes if is_random(n, program.subgraphs)]
         self.replacements: dict[str, Callable[..., Any]] = {
-            node.name: _replacement(node.name, node.target)  # type: ignore[arg-type]
-            for node in self.nodes
+            node.name: _replacement(node.name, node.target) for node in self.nodes
         }
 
     @property
@@ -80,7 +79,7 @@ class Draws:
             states[node.name] = torch.get_rng_state()
             args, kwargs = fx.map_arg((node.args, node.kwargs), self._stand_in)
             with torch.no_grad():
-                node.target(*args, **kwargs)  # type: ignore[operator]
+                node.target(*args, **kwargs)
         return states
 
     def _stand_in(self, node: fx.Node) -> Any:

@@ -100,10 +100,19 @@ class Plan:
 def plan_stages(
     program: Program, placement: Placement, options: Options, *, training: bool
 ) -> Plan | None:
-    """How a placed program runs in stages; None if it has only one."""
-    stages = placement.forward_stages
-    if stages == 1:
+    """How a placed program runs in stages; None if it runs as a whole."""
+    if placement.forward_stages == 1:
         return None
+    plan = make_plan(program, placement, options, training=training)
+    seen = _seen_by_the_user(program)
+    if plan.ordered and not plan.split.in_order([*plan.draws.nodes, *seen]):
+        return None  # a gradient taken inside forward has them out of order
+    return plan
+
+
+def make_plan(program: Program, placement: Placement, options: Options, *, training: bool) -> Plan:
+    """The stages of a program, whether it can run in them or not."""
+    stages = placement.forward_stages
     recomputed = recomputed_stages(program, options, stages) if training else frozenset()
     split = split_stages(program, stages, training=training, recomputed=recomputed)
     done_again = frozenset(s for kind, s in split.pieces if kind.value == "R")
@@ -111,8 +120,6 @@ def plan_stages(
     ordered = split.ordered or draws.unpredictable
     if seen:
         ordered = ordered or f"{seen[0].target} happens in the order of the micro-batches"
-    if ordered and not split.in_order([*draws.nodes, *seen]):
-        return None  # a gradient taken inside forward has them out of order: the whole runs as one
     return Plan(split, placement, options.execution_strategy, training, done_again, ordered)
 
 
