@@ -12,8 +12,8 @@ and other pieces by edges, which carry the names of the nodes. A recomputed stag
 piece, R: it computes again, from what enters the stage, what its backward reads.
 
 Note [What is not computed again]
-Random draws, effects, and what reads state that the program writes: a second run would give other
-values. Their results are kept, as are checkpoints.
+Random draws, effects, code that is not torch's own, and what reads state that the program writes: a
+second run would give other values, or be seen. Their results are kept, as are checkpoints.
 
 Note [When state is written]
 A buffer is written by the last piece that reads it. If all that read and write it is one piece,
@@ -188,9 +188,15 @@ def _is_fixed(node: fx.Node, program: Program, writes: _Writes) -> bool:
     return (
         tag_of(node).checkpoint
         or node in writes.reads_written
+        or _is_opaque(node)
         or is_random(node, program.subgraphs)
         or has_effect(node, program.subgraphs)
     )
+
+
+def _is_opaque(node: fx.Node) -> bool:
+    """Code that is not torch's own: a function of the user might count its calls."""
+    return getattr(node.target, "namespace", "aten") not in ("aten", "prims")
 
 
 def _is_kept(node: fx.Node, fixed: set[fx.Node]) -> bool:

@@ -60,7 +60,7 @@ class StageReport:
             print_schedule(self.schedule),
             f"{cost_table(self.costs)}\n",
             f"balance {self.balance:.2f}, idle {timeline.bubble:.0%} (estimated); "
-            f"micro-batches held by stages 0…: {held}\n",
+            f"micro-batches in flight per stage: {held}\n",
         ]
         if self.ordered:
             lines.append(f"here micro-batches run one after the other: {self.ordered}\n")
