@@ -100,6 +100,8 @@ def layers(kind: str, stages: int) -> tuple[list[nn.Module], tuple[int, ...]]:
     """The layers of a model, and the shape of a sample."""
     if kind == "cnn":
         return [ConvNorm() for _ in range(stages)], (2, 4, 4)
+    if kind == "linear":
+        return [nn.Linear(4, 4) for _ in range(stages)], (4,)
     if kind == "transformer":
         return [Transformer() for _ in range(stages)], (3, 4)
     weight = nn.Parameter(torch.randn(4, 4) / 2)

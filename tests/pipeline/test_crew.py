@@ -6,9 +6,12 @@ import threading
 
 import pytest
 import torch
+from tests.pipeline.models import Case
 from torch import nn
 
 import poptorch
+from pantile.runtime.pipeline.crew import run_schedule
+from pantile.runtime.pipeline.edges import Job
 from poptorch import Block
 
 MEETING = threading.Barrier(2)
@@ -73,3 +76,23 @@ def test_the_number_of_threads_must_be_a_number(monkeypatch):
 
     with pytest.raises(poptorch.Error, match="PANTILE_PIPELINE_THREADS is 'many'"):
         executor(2)(torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("strategy", ["pipelined", "sharded"])
+def test_activations_are_held_no_longer_than_the_schedule_needs_them(strategy):
+    case = Case("tied", stages=3, accumulation=12, strategy=strategy)
+    model, shape = case.model(annotated=True)
+    executor = poptorch.trainingModel(model, case.options(annotated=True))
+    x = torch.ones(24, *shape)
+    executor.compile(x, x)
+    compiled = executor._compiled[0]
+    values = compiled.values(executor._weights, [x[:2], x[:2]], 0)
+    held = []
+    jobs = [Job(values, lambda *_: held.append(sum(bool(job.edges) for job in jobs)))]
+    jobs += [Job(values, jobs[0].deliver) for _ in range(11)]
+
+    run_schedule(compiled.pipeline, compiled.pipeline.schedule(12), jobs)
+
+    # A micro-batch is in the pipeline for 2F - 1 cycles, and between shards for one.
+    assert max(held) == (5 if strategy == "pipelined" else 1)
+    assert not any(job.edges for job in jobs)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from functools import cache
 
 import pytest
+import torch
 from tests.pipeline.models import STRATEGIES, Case, same_bits
 
 import poptorch
@@ -28,10 +31,24 @@ def random_case(seed: int) -> Case:
     )
 
 
+def is_quick(case: Case) -> bool:
+    """Recording a model takes nearly all of the time, and an attention layer has most nodes."""
+    return case.kind != "transformer" or case.stages <= 2
+
+
+QUICK = [seed for seed in range(40) if is_quick(random_case(seed))][:12]
+
+
+@cache
+def unannotated(case: Case, steps: int) -> list[torch.Tensor]:
+    """What a case gives without annotations, trained once for all strategies."""
+    return case.train(annotated=False, steps=steps)
+
+
 def assert_equal_to_unannotated(case: Case, steps: int = 2) -> None:
-    assert same_bits(
-        case.train(annotated=True, steps=steps), case.train(annotated=False, steps=steps)
-    ), case
+    plain = unannotated(replace(case, strategy="pipelined", recompute=""), steps)
+
+    assert same_bits(case.train(annotated=True, steps=steps), plain), case
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
@@ -50,7 +67,7 @@ def test_recomputation_changes_no_bit(kind, recompute):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_trains_to_the_same_bits(strategy):
-    assert_equal_to_unannotated(Case("transformer", 4, 3, strategy))
+    assert_equal_to_unannotated(Case("transformer", 3, 6, strategy, replicas=2))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -61,13 +78,13 @@ def test_every_strategy_infers_the_same_bits(strategy):
         assert same_bits(case.infer(annotated=True), case.infer(annotated=False))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", QUICK)
 def test_random_configurations_train_to_the_same_bits(seed):
     assert_equal_to_unannotated(random_case(seed), steps=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12, 212))
+@pytest.mark.parametrize("seed", range(200))
 def test_many_random_configurations_train_to_the_same_bits(seed, monkeypatch):
     monkeypatch.setenv("PANTILE_PIPELINE_THREADS", str(1 + seed % 4))
 
