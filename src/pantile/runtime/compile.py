@@ -16,13 +16,10 @@ from pantile.lowering.reference import ReferenceExecutable
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
 from pantile.passes.pipeline import run_passes
-from pantile.passes.split_stages import split_stages
 from pantile.program.program import Program
 from pantile.program.spec import InputKind
 from pantile.program.structure import Structure, flatten, unflatten
 from pantile.runtime.compiled import Compiled, Variant
-from pantile.runtime.pipeline.costs import cost_table, stage_costs, tell_balance
-from pantile.runtime.pipeline.plan import plan_stages
 from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
 from pantile.runtime.progress import CompileProgress
 from pantile.runtime.substitution import substituted
@@ -30,6 +27,7 @@ from pantile.runtime.weights import Weights
 
 if TYPE_CHECKING:
     from pantile.capture.forward import Captured
+    from pantile.runtime.pipeline.plan import Plan
 
 
 class Compiler:
@@ -65,10 +63,7 @@ class Compiler:
                 self._check(captured, program, weights)
                 self.progress.phase("lowering", 85)
                 executable = ReferenceExecutable(program)
-                plan = plan_stages(program, placement, self._options, training=self._training)
-                if plan is not None:
-                    costs = stage_costs(plan.split, placement)
-                    tell_balance(costs, strict=self._options.is_strict)
+                plan = self._plan(program, placement)
         finally:
             run_post_compile_hooks()
         weights.written(_written_state(captured))
@@ -120,12 +115,27 @@ class Compiler:
             raise self._with_costs(error, captured) from None
         return placement, tag_stages(captured.program, placement, strict=strict)
 
+    def _plan(self, program: Program, placement: Placement) -> Plan | None:
+        """How the program runs in stages, if it has more than one."""
+        if placement.forward_stages == 1:
+            return None
+        from pantile.runtime.pipeline.costs import stage_costs, tell_balance
+        from pantile.runtime.pipeline.plan import plan_stages
+
+        plan = plan_stages(program, placement, self._options, training=self._training)
+        if plan is not None:
+            tell_balance(stage_costs(plan.split, placement), strict=self._options.is_strict)
+        return plan
+
     def _with_costs(self, error: PlacementError, captured: Captured) -> PlacementError:
         """An impossible placement, with what its stages cost."""
         strategy = self._options.execution_strategy
         placement = place_blocks(captured.blocks, captured.activations, strategy, strict=False)
         if placement.forward_stages == 1:
             return error
+        from pantile.passes.split_stages import split_stages
+        from pantile.runtime.pipeline.costs import cost_table, stage_costs
+
         program = tag_stages(captured.program, placement, strict=False)
         split = split_stages(program, placement.forward_stages, training=self._training)
         table = cost_table(stage_costs(split, placement))

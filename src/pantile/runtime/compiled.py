@@ -15,12 +15,12 @@ from pantile.program.effects import is_random
 from pantile.program.program import Program
 from pantile.program.spec import InputKind, OutputKind, TensorSpec
 from pantile.program.structure import unflatten
-from pantile.runtime.pipeline.plan import Plan
 from pantile.runtime.placement import Placement
 from pantile.runtime.weights import Weights, memory_of
 
 if TYPE_CHECKING:
     from pantile.capture.forward import Captured
+    from pantile.runtime.pipeline.plan import Plan
 
 # A result that fills less than this part of its memory is copied, so that the rest can be freed.
 _SMALL_PART = 4

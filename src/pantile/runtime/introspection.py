@@ -15,9 +15,9 @@ from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.counters import Latency, StepTimes
 from pantile.runtime.names import tensor_names
-from pantile.runtime.pipeline.report import StageReports
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.replica_groups import Choice, ReplicaGroups
+from pantile.runtime.stage_reports import StageReports
 
 _CLOCK_HZ = 1.33e9
 """The clock of a Mk2 IPU: `cycleCount` gives measured host time in its ticks."""

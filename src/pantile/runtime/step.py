@@ -22,8 +22,6 @@ from pantile.runtime.counters import StepTimes
 from pantile.runtime.inputs import InputReader
 from pantile.runtime.optimizer import Update
 from pantile.runtime.outputs import Batching, OutputCollector
-from pantile.runtime.pipeline.batch import Batch, Times
-from pantile.runtime.pipeline.plan import Plan
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.reduction import Accumulators, Reduction
 from pantile.runtime.weights import Weights, memory_of
@@ -31,6 +29,8 @@ from pantile.runtime.weights import Weights, memory_of
 if TYPE_CHECKING:
     from pantile.runtime.native.engine import NativeEngine
     from pantile.runtime.native.runner import Runner
+    from pantile.runtime.pipeline.batch import Times
+    from pantile.runtime.pipeline.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +196,8 @@ class Step:
         sums: Accumulators | None,
     ) -> None:
         """Micro-batches without an update between them, through the stages of the model."""
+        # Imported late: most models have one stage.
+        from pantile.runtime.pipeline.batch import Batch
 
         def values(iteration: int, step: int, replica: int) -> Sequence[Any]:
             arguments = self._arguments(iteration, step, replica)

@@ -10,11 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pantile.errors import StateError
-from pantile.options import Options
-from pantile.runtime.compiled import Compiled
 from pantile.runtime.pipeline.costs import StageCost, balance, cost_table, stage_costs
-from pantile.runtime.pipeline.plan import Plan, make_plan
+from pantile.runtime.pipeline.plan import Plan
 from pantile.schedule import Schedule, Timeline, print_schedule, simulate
 
 
@@ -71,26 +68,3 @@ def report_of(plan: Plan, micro_batches: int) -> StageReport:
     """The report of a placed program."""
     costs = stage_costs(plan.split, plan.placement)
     return StageReport(plan.schedule(micro_batches), costs, plan.ordered)
-
-
-class StageReports:
-    """The part of an executor that tells about stages."""
-
-    _compiled: list[Compiled]
-    _options: Options
-    _training: bool
-
-    def pipelineSchedule(self) -> StageReport:
-        """The schedule of the compiled model: which stage does what when, and what it costs."""
-        if not self._compiled:
-            raise StateError(
-                "the model has not been compiled: it has no schedule yet",
-                fix="call the model, or compile(...), first",
-            )
-        first = self._compiled[0]
-        plan = first.pipeline or make_plan(
-            first.program, first.placement, self._options, training=self._training
-        )
-        options = self._options
-        count = options.Training.gradient_accumulation if self._training else None
-        return report_of(plan, options.device_iterations if count is None else count)
