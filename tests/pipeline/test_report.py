@@ -90,6 +90,15 @@ def test_recomputation_shows_in_the_schedule():
     assert report.costs[0].recompute.flops > 0
 
 
+def test_an_unknown_kind_of_recomputation_is_refused():
+    for setting in ("Some", 9, 1.5):
+        opts = options(accumulation=2)
+        opts._Popart.set("autoRecomputation", setting)
+
+        with pytest.raises(poptorch.Error, match="no such RecomputationType"):
+            compiled(Wide(8, 8, 8), opts)
+
+
 def test_a_model_without_blocks_has_one_stage():
     executor = poptorch.inferenceModel(nn.Linear(2, 2), options(deviceIterations=3))
     executor.compile(torch.ones(3, 2))

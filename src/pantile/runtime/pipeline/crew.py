@@ -58,11 +58,12 @@ def run_schedule(plan: Plan, schedule: Schedule, jobs: Sequence[Job]) -> None:
 
 def _divided(schedule: Schedule, size: int) -> list[list[Action]]:
     """The actions of each thread: neighbouring devices share one."""
-    share = -(-len(schedule.devices) // size)
+    count = len(schedule.devices)
+    thread_of = {device: i * size // count for i, device in enumerate(schedule.devices)}
     rows: list[list[Action]] = [[] for _ in range(size)]
     for _, device, action in schedule.actions():
         if action.kind is not Kind.UPDATE:
-            rows[schedule.devices.index(device) // share].append(action)
+            rows[thread_of[device]].append(action)
     return rows
 
 

@@ -11,7 +11,6 @@ IPUs would follow.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from typing import Any
 
 from torch import fx
 
+from pantile.errors import OptionError
 from pantile.lowering.reference import ReferenceExecutable
 from pantile.options import Options
 from pantile.options.strategy import (
@@ -38,6 +38,7 @@ _SEEN_BY_THE_USER = frozenset({"pantile.host_call", "pantile.print_tensor", "pan
 """Operators that call the user's code, print, or draw numbers without saying so."""
 
 _RECOMPUTATION_TYPES = {"none": 0, "standard": 1, "normonly": 2, "pipeline": 3, "recomputeall": 4}
+"""Which activations are recomputed is the same for all but none: see `recomputed_stages`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +141,16 @@ def recomputed_stages(program: Program, options: Options, stages: int) -> frozen
 
 def _recomputation_type(setting: Any) -> int:
     """The number of a RecomputationType, given as a number, an enum or its name."""
-    if isinstance(setting, str):
-        return _RECOMPUTATION_TYPES.get(setting.rpartition(".")[2].lower(), 0)
-    return int(operator.index(getattr(setting, "value", setting)))
+    number = getattr(setting, "value", setting)
+    if isinstance(number, str):
+        number = _RECOMPUTATION_TYPES.get(number.rpartition(".")[2].lower())
+    if not isinstance(number, int) or not 0 <= number < len(_RECOMPUTATION_TYPES):
+        raise OptionError(
+            f'_Popart.set("autoRecomputation", {setting!r}): there is no such RecomputationType',
+            fix="use a number from 0 (none) to 4 (all), or a name: "
+            + ", ".join(_RECOMPUTATION_TYPES),
+        )
+    return number
 
 
 def _seen_by_the_user(program: Program) -> list[fx.Node]:
