@@ -44,6 +44,8 @@
     │   └── Untrusted                … because other users could have changed it
     └── DataError                    a loader or dataset misbehaved
         ├── DataArgumentError        … because of an argument (AssertionError)
+        ├── GraphOptionError         … because of an argument of a graph loader (ValueError)
+        ├── GraphSizeError           … because a graph does not fit its batch (RuntimeError)
         ├── WorkerDied               … because its worker process ended
         └── WorkerStalled            … because its worker process does not go on
 
@@ -266,6 +268,14 @@ class DataError(Error):
 
 class DataArgumentError(DataError, AssertionError):
     """An argument of a data loader that cannot be."""
+
+
+class GraphOptionError(DataError, ValueError):
+    """A size or setting for batches of graphs that cannot be."""
+
+
+class GraphSizeError(DataError, RuntimeError):
+    """Graphs do not fit into a batch of fixed size."""
 
 
 class WorkerDied(DataError):

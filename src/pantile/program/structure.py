@@ -62,6 +62,14 @@ class Custom:
     original: Any
     count: int
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class made at run time (PyG's batches) can be sent only by its instances.
+        return (_custom, (self.original, self.count))
+
+
+def _custom(original: Any, count: int) -> Custom:
+    return Custom(type(original), original, count)
+
 
 Structure = Leaf | Constant | Container | Custom
 

@@ -1,0 +1,136 @@
+"""Loaders that cut pieces out of one big graph and fill them up to one size.
+
+FixedSizeClusterLoader    clusters of the graph, several a batch
+FixedSizeNeighborLoader   some nodes and a sample of their neighbourhoods
+
+Both let PyG's own loader make the piece, which is then padded as a batch of one graph.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch_geometric.data import HeteroData
+from torch_geometric.loader import ClusterLoader, NeighborLoader
+from torch_geometric.loader.utils import get_input_nodes
+
+from pantile.data import DataLoader as CombiningLoader
+from pantile.geometric.collate import CombinedBatchingCollater, FixedSizeCollater, Names
+from pantile.geometric.loaders import check_mode
+from pantile.geometric.sizes import FixedSizeOptions, OverSizeStrategy
+from pantile.options import Options
+
+_SEEDS = ("batch_size", "input_id")  # about the nodes a sample began with, not about the graph
+
+
+class FixedSizeClusterLoader(CombiningLoader):
+    """Batches of `batch_size` clusters of a `torch_geometric.loader.ClusterData`, of one size."""
+
+    def __init__(
+        self,
+        cluster_data: Any,
+        fixed_size_options: FixedSizeOptions | None = None,
+        batch_size: int = 1,
+        over_size_strategy: OverSizeStrategy = OverSizeStrategy.TrimNodesAndEdges,
+        add_pad_masks: bool = True,
+        follow_batch: Names = None,
+        exclude_keys: Names = None,
+        options: Options | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_mode(kwargs)
+        source = ClusterLoader(cluster_data, batch_size=batch_size)
+        sizes = fixed_size_options or FixedSizeOptions.from_loader(source, len(source))
+        self.fixed_size_options = sizes
+        pad = _collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
+        kwargs["collate_fn"] = CombinedBatchingCollater(
+            _PaddedPiece(source._collate, pad, None), batch_size
+        )
+        rows = range(len(cluster_data))
+        super().__init__(options or Options(), rows, batch_size, **kwargs)
+
+
+class FixedSizeNeighborLoader(CombiningLoader):
+    """Batches of `batch_size` nodes and samples of their neighbourhoods, of one size.
+
+    The arguments up to `neighbor_sampler` are those of PyG's `NeighborLoader`, whose sampler needs
+    pyg-lib or torch-sparse unless `neighbor_sampler` is given. The sampled nodes come first in the
+    batch, as in PyG: `batch.batch_size` of them are those the loader was asked for. Without
+    `fixed_size_options` the sizes of some samples are taken.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        input_nodes: Any = None,
+        *,
+        batch_size: int = 1,
+        neighbor_sampler: Any = None,
+        over_size_strategy: OverSizeStrategy = OverSizeStrategy.TrimNodesAndEdges,
+        fixed_size_options: FixedSizeOptions | None = None,
+        add_pad_masks: bool = True,
+        follow_batch: Names = None,
+        exclude_keys: Names = None,
+        options: Options | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_mode(kwargs)
+        known = inspect.signature(NeighborLoader.__init__).parameters
+        sampling = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
+        # Filtering belongs to collation here: it must happen wherever a batch is made.
+        sampling |= {"filter_per_worker": True, "neighbor_sampler": neighbor_sampler}
+        self.neighbor_loader = NeighborLoader(
+            data, num_neighbors, input_nodes, batch_size=batch_size, **sampling
+        )
+        kind, nodes = _input_nodes(data, input_nodes)
+        sizes = fixed_size_options or FixedSizeOptions.from_loader(self.neighbor_loader)
+        if isinstance(data, HeteroData):
+            sizes.to_hetero(data.node_types, data.edge_types)
+        self.fixed_size_options = sizes
+        pad = _collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
+        kwargs["collate_fn"] = CombinedBatchingCollater(
+            _PaddedPiece(self.neighbor_loader, pad, kind), batch_size
+        )
+        super().__init__(options or Options(), range(nodes), batch_size, **kwargs)
+
+
+class _PaddedPiece:
+    """Let PyG make a piece of these indices, and pad it."""
+
+    def __init__(self, make: Any, pad: FixedSizeCollater, kind: Any) -> None:
+        self._make = make
+        self._pad = pad
+        self._kind = kind
+
+    def __call__(self, indices: list[int]) -> Any:
+        piece = self._make(indices)
+        store = piece if self._kind is None else piece[self._kind]
+        seeds = {name: store[name] for name in _SEEDS if name in store}
+        for name in seeds:
+            del store[name]
+        batch = self._pad([piece])
+        target = batch if self._kind is None else batch[self._kind]
+        for name, value in seeds.items():
+            target[name] = value
+        return batch
+
+
+def _collater(
+    sizes: FixedSizeOptions, over_size: OverSizeStrategy, masks: bool, follow: Names, exclude: Names
+) -> FixedSizeCollater:
+    return FixedSizeCollater(
+        sizes,
+        add_masks_to_batch=masks,
+        trim_nodes=over_size.trims_nodes,
+        trim_edges=over_size.trims_edges,
+        follow_batch=follow,
+        exclude_keys=exclude,
+    )
+
+
+def _input_nodes(data: Any, input_nodes: Any) -> tuple[Any, int]:
+    """The type of the nodes a sample begins with, and how many there are."""
+    kind, nodes, *_ = get_input_nodes(data, input_nodes)
+    return kind, len(nodes)

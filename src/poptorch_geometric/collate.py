@@ -1,0 +1,5 @@
+"""Collaters."""
+
+from pantile.geometric import CombinedBatchingCollater, FixedSizeCollater, make_exclude_keys
+
+__all__ = ["CombinedBatchingCollater", "FixedSizeCollater", "make_exclude_keys"]

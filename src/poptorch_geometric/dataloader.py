@@ -1,0 +1,5 @@
+"""Loaders of graph datasets."""
+
+from pantile.geometric import DataLoader, FixedSizeDataLoader
+
+__all__ = ["DataLoader", "FixedSizeDataLoader"]

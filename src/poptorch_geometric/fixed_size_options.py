@@ -1,0 +1,5 @@
+"""Sizes of batches."""
+
+from pantile.geometric import FixedSizeOptions
+
+__all__ = ["FixedSizeOptions"]

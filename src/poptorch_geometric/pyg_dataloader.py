@@ -1,0 +1,5 @@
+"""Where scripts import the strategies from."""
+
+from pantile.geometric import FixedSizeStrategy, OverSizeStrategy
+
+__all__ = ["FixedSizeStrategy", "OverSizeStrategy"]

@@ -1,0 +1,5 @@
+"""Packing."""
+
+from pantile.geometric import StreamPackingSampler
+
+__all__ = ["StreamPackingSampler"]
