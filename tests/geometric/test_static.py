@@ -262,7 +262,8 @@ class EdgeMax(nn.Module):
         return torch.stack(rows)
 
 
-def test_a_layer_that_searches_its_neighbours_uses_only_those_it_finds():
+def test_a_layer_that_searches_its_neighbours_uses_only_those_it_finds(monkeypatch):
+    monkeypatch.setattr("torch_geometric.typing.WITH_KNN", True)  # asked for when it is made
     layers = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
     pairs = nearest_pairs(distances(X, X, BATCH_X, BATCH_X), 5)
     neighbours = [sorted(j for i, j in pairs if i == row) for row in range(9)]

@@ -15,6 +15,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any
 
+import torch
 import torch_geometric
 import torch_geometric.nn as pyg
 from torch_geometric.experimental import experimental_mode
@@ -40,6 +41,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add_remaining_self_loops": loops.add_remaining_self_loops,
 }
 _ALIASES = {"add_self_loops": ("add_self_loops_fn",)}
+# These search by the operator itself, with boundaries of batches; here batch numbers do as well.
+_SEARCHING = ("edge_conv", "gravnet_conv", "x_conv")
 _METHODS: tuple[tuple[type, str, Callable[..., Any]], ...] = (
     (pyg.MessagePassing, "_index_select", missing.index_select),
     (Aggregation, "__call__", missing.aggregate),
@@ -95,7 +98,10 @@ class _Installed:
             self._holders -= 1
             if self._holders == 0:
                 for owner, name, original in reversed(self._replaced):
-                    setattr(owner, name, original)
+                    if original is None:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, original)
                 self._replaced.clear()
 
     def _install(self) -> None:
@@ -109,6 +115,13 @@ class _Installed:
         for owner, name, replacement in _METHODS:
             original = getattr(owner, name)
             self._replace(owner, name, original, _in_capture(original, replacement))
+        original = getattr(torch.ops.pyg, "knn", None)
+        self._replace(torch.ops.pyg, "knn", original, _in_capture(original, _search_operator))
+        for name in _SEARCHING:
+            module = sys.modules.get(f"torch_geometric.nn.conv.{name}")
+            original = getattr(module, "index2ptr", None)
+            if original is not None:
+                self._replace(module, "index2ptr", original, _in_capture(original, _batch_numbers))
 
     def _replace_function(
         self, original: Any, names: tuple[str, ...], replacement: Callable[..., Any]
@@ -125,12 +138,22 @@ class _Installed:
         setattr(owner, name, substitute)
 
 
+def _search_operator(
+    original: Any, x: Any, y: Any, batch_x: Any, batch_y: Any, k: int, cosine: bool, workers: int
+) -> Any:
+    return neighbors.knn(x, y, k, batch_x, batch_y, cosine)
+
+
+def _batch_numbers(original: Any, batch: Any, size: int | None = None) -> Any:
+    return batch
+
+
 def _without_original(replacement: Callable[..., Any]) -> Callable[..., Any]:
     return lambda original, *args, **kwargs: replacement(*args, **kwargs)
 
 
-def _in_capture(original: Callable[..., Any], replacement: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
+def _in_capture(original: Any, replacement: Callable[..., Any]) -> Any:
+    @functools.wraps(replacement if original is None else original)
     def chosen(*args: Any, **kwargs: Any) -> Any:
         if current.get() is None:
             return original(*args, **kwargs)
