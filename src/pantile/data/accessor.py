@@ -14,6 +14,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 from typing import Any
@@ -68,6 +69,8 @@ class AsynchronousDataAccessor:
         self._rebatched_size = rebatched_size
         self._copy = not (strict if zero_copy is None else zero_copy)
         plan = plan_of(dataset)
+        if plan is not None and rebatched_size is not None:
+            plan = replace(plan, is_rebatched=True)  # batches of torch's loader are no items
         job = Job(
             source=plan or dataset,
             buffer_size=buffer_size,

@@ -16,7 +16,8 @@ from typing import Any
 import torch.utils.data._utils.worker as torch_worker
 from torch.utils.data import default_collate, get_worker_info
 
-from pantile.data.packing import pack
+from pantile.data.draft import Draft, collate_into
+from pantile.data.packing import Packer
 from pantile.data.ring import Ring, State
 from pantile.data.shared import SharedFile
 from pantile.errors import DataError
@@ -65,8 +66,8 @@ class IntoRing:
     ) -> None:
         self._collate = collate
         self._files = files
-        self._flat_only = flat_only
         self._ring: Ring | None = None
+        self._packer = Packer(flat_only=flat_only)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_ring": None}
@@ -76,18 +77,32 @@ class IntoRing:
         if worker is None:
             raise DataError("a ring of torch's workers can be written only by one of them")
         number = worker.id + 1
-        packed = pack(self._collated(samples), flat_only=self._flat_only)
         if self._ring is None:
             self._ring = Ring(self._files[number])
             self._ring.recover()
+        draft = self._ring.draft() if self._collate is default_collate else None
+        packed = self._packer.pack(self._collated(samples, draft), draft)
         return Place(number, self._ring.write(packed), packed.size)
 
-    def _collated(self, samples: Any) -> Any:
+    def _collated(self, samples: Any, draft: Draft | None) -> Any:
         if self._collate is not default_collate:
             return self._collate(samples)
         # In a worker, torch's function puts every batch into new shared memory. It is not needed.
         hidden, torch_worker._worker_info = torch_worker._worker_info, None
         try:
-            return default_collate(samples)
+            return collate_into(draft, samples)
         finally:
             torch_worker._worker_info = hidden
+
+
+class IntoDraft:
+    """A `collate_fn` for a loader without workers: collate into the ring of this process."""
+
+    def __init__(self, collate: Callable[[Any], Any], ring: Ring) -> None:
+        self._collate = collate
+        self._ring = ring
+
+    def __call__(self, samples: Any) -> Any:
+        if self._collate is not default_collate:
+            return self._collate(samples)
+        return collate_into(self._ring.draft(), samples)

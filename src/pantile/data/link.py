@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
 import threading
 import time
@@ -84,6 +85,10 @@ class WorkerLink:
             theirs.close()
         self.pid: int = self._process.pid
         self._pidfd = open_pidfd(self.pid)
+        self._poll = select.poll()
+        self._poll.register(self._channel.fileno(), select.POLLIN)
+        sign = self._process.sentinel if self._pidfd is None else self._pidfd
+        self._poll.register(sign, select.POLLIN)
         self._is_open = True
         _open_links.add(self)
 
@@ -126,14 +131,12 @@ class WorkerLink:
             raise
 
     def _wait_for_message(self) -> Message:
-        signs: list[Any] = [self._channel, self._process.sentinel]
-        if self._pidfd is not None:
-            signs[1] = self._pidfd
+        channel = self._channel.fileno()
         watch = _Watch(self)
         while True:
-            ready = wait_for(signs, _LOOK)
+            ready = [fd for fd, _ in self._poll.poll(_LOOK * 1000)]
             # What a worker said before it died still counts: look at the channel first.
-            if self._channel in ready:
+            if channel in ready:
                 try:
                     return Message.receive(self._channel)
                 except (EOFError, ConnectionResetError):

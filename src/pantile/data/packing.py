@@ -4,6 +4,7 @@
 
 The structure (everything that is not a tensor) is serialised by multiprocessing's own pickler,
 which also carried the dataset to the worker: only it knows the user's types. Tensors never are.
+A description like the one before is neither written nor read again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import json
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
+from pantile.data.draft import HEAD, Draft, aligned, tensor_at
 from pantile.errors import DataArgumentError, DataError
 from pantile.program.structure import (
     Constant,
@@ -29,8 +32,8 @@ from pantile.program.structure import (
     unflatten,
 )
 
-_ALIGNMENT = 64
-_SIZES = struct.Struct("<II")
+_SIZES = struct.Struct("<III")  # of the table, of the structure, and where tensors begin
+_Table = list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]]
 
 
 @dataclass(frozen=True)
@@ -41,69 +44,124 @@ class Packed:
     tensors: tuple[torch.Tensor, ...]
     places: tuple[int, ...]
     size: int
+    draft: Draft | None = None  # the row some of the tensors lie in already
 
-    def write(self, memory: mmap.mmap, offset: int) -> None:
-        """Copy the item to `offset`."""
+    def write(self, memory: mmap.mmap, offset: int, *, into_draft: bool = False) -> None:
+        """Copy the item to `offset`; if that is its draft, what is missing there."""
         memory[offset : offset + len(self.head)] = self.head
         for tensor, place in zip(self.tensors, self.places, strict=True):
-            if tensor.numel():
+            is_there = into_draft and self.draft and self.draft.place_of(tensor) is not None
+            if tensor.numel() and not is_there:
                 stride = _dense_stride(tensor)
-                target = _tensor_at(
-                    memory, offset + place, tensor.dtype, list(tensor.shape), list(stride)
+                target = tensor_at(
+                    memory, offset + place, tensor.dtype, tuple(tensor.shape), stride
                 )
                 target.copy_(tensor)
 
 
-def pack(item: Any, *, flat_only: bool = False) -> Packed:
-    """Lay an item out. With `flat_only`, refuse what PopTorch would."""
-    tensors, structure = flatten(item)
-    if flat_only:
-        _check_flat(structure, item)
-    tensors = [_dense(tensor) for tensor in tensors]
-    places, end = [], 0
-    for tensor in tensors:
-        places.append(end)
-        end += _aligned(tensor.numel() * tensor.element_size())
-    table = json.dumps(
-        [
-            [str(t.dtype)[6:], list(t.shape), list(_dense_stride(t)), place]
+class Packer:
+    """Lays items out, one after the other. With `flat_only`, it refuses what PopTorch would."""
+
+    def __init__(self, *, flat_only: bool = False) -> None:
+        self._flat_only = flat_only
+        self._last: tuple[_Table, Structure, bytes] | None = None
+
+    def pack(self, item: Any, draft: Draft | None = None) -> Packed:
+        """Lay an item out, leaving what lies in the draft where it is."""
+        tensors, structure = flatten(item)
+        if self._flat_only:
+            _check_flat(structure, item)
+        tensors = [_dense(tensor) for tensor in tensors]
+        places, end = _places(tensors, draft)
+        head, start = self._head(tensors, places, structure)
+        if draft is not None and start != HEAD:
+            draft = None
+            places, end = _places(tensors, None)
+            head, start = self._head(tensors, places, structure)
+        return Packed(
+            head, tuple(tensors), tuple(start + place for place in places), start + end, draft
+        )
+
+    def _head(
+        self, tensors: Sequence[torch.Tensor], places: Sequence[int], structure: Structure
+    ) -> tuple[bytes, int]:
+        """The description, and where tensors begin after it."""
+        table: _Table = [
+            (t.dtype, tuple(t.shape), _dense_stride(t), place)
             for t, place in zip(tensors, places, strict=True)
         ]
-    ).encode()
-    form = bytes(ForkingPickler.dumps(_without_data(structure)))
-    head = _SIZES.pack(len(table), len(form)) + table + form
-    start = _aligned(len(head))
-    return Packed(head, tuple(tensors), tuple(start + place for place in places), start + end)
+        if self._last is None or self._last[0] != table or self._last[1] != structure:
+            rows = [[str(dtype)[6:], *rest] for dtype, *rest in table]
+            text = json.dumps(rows).encode()
+            form = bytes(ForkingPickler.dumps(_without_data(structure)))
+            size = _SIZES.size + len(text) + len(form)
+            start = max(HEAD, aligned(size))
+            head = _SIZES.pack(len(text), len(form), start) + text + form
+            if not _is_plain(structure):
+                return head, start
+            self._last = (table, structure, head)
+        head = self._last[2]
+        return head, max(HEAD, aligned(len(head)))
 
 
-def unpack(memory: mmap.mmap, offset: int, *, copy: bool) -> Any:
-    """The item at `offset`; its tensors lie in `memory` unless they are copied."""
-    table_size, form_size = _SIZES.unpack_from(memory, offset)
-    at = offset + _SIZES.size
-    table = json.loads(memory[at : at + table_size])
-    form = memory[at + table_size : at + table_size + form_size]
-    start = offset + _aligned(_SIZES.size + table_size + form_size)
-    tensors = []
-    for name, shape, stride, place in table:
-        tensor = _tensor_at(memory, start + place, getattr(torch, name), shape, stride)
-        tensors.append(tensor.clone() if copy else tensor)
-    return unflatten(ForkingPickler.loads(form), tensors)
+class Unpacker:
+    """Builds items again, one after the other."""
+
+    def __init__(self) -> None:
+        self._texts: tuple[bytes, _Table] = (b"", [])
+        self._forms: tuple[bytes, Structure] | None = None
+
+    def unpack(self, memory: mmap.mmap | memoryview, offset: int, *, copy: bool) -> Any:
+        """The item at `offset`; its tensors lie in `memory` unless they are copied."""
+        text_size, form_size, start = _SIZES.unpack_from(memory, offset)
+        at = offset + _SIZES.size
+        table = self._table(bytes(memory[at : at + text_size]))
+        structure = self._structure(bytes(memory[at + text_size : at + text_size + form_size]))
+        tensors = []
+        for dtype, shape, stride, place in table:
+            tensor = tensor_at(memory, offset + start + place, dtype, shape, stride)
+            tensors.append(tensor.clone() if copy else tensor)
+        return unflatten(structure, tensors)
+
+    def _table(self, text: bytes) -> _Table:
+        if text != self._texts[0]:
+            rows = json.loads(text)
+            table = [
+                (getattr(torch, name), tuple(shape), tuple(stride), place)
+                for name, shape, stride, place in rows
+            ]
+            self._texts = (text, table)
+        return self._texts[1]
+
+    def _structure(self, form: bytes) -> Structure:
+        if self._forms is not None and self._forms[0] == form:
+            return self._forms[1]
+        structure: Structure = ForkingPickler.loads(form)
+        # A value of the user's must be a new one in every item.
+        self._forms = (form, structure) if _is_plain(structure) else None
+        return structure
 
 
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+def _places(tensors: Sequence[torch.Tensor], draft: Draft | None) -> tuple[list[int], int]:
+    """Where each tensor lies after the head, and where the last of them ends."""
+    places = []
+    end = 0 if draft is None else draft.used
+    for tensor in tensors:
+        there = None if draft is None else draft.place_of(tensor)
+        if there is None:
+            there, end = end, end + aligned(tensor.numel() * tensor.element_size())
+        places.append(there)
+    return places, end
 
 
-def _tensor_at(
-    memory: mmap.mmap, offset: int, dtype: torch.dtype, shape: list[int], stride: list[int]
-) -> torch.Tensor:
-    count = 1
-    for size in shape:
-        count *= size
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    raw = torch.frombuffer(memory, dtype=torch.uint8, count=count * dtype.itemsize, offset=offset)
-    return raw.view(dtype).as_strided(shape, stride)
+def _is_plain(structure: Structure) -> bool:
+    """Whether it is all tensors, in containers: nothing of the user's is in it."""
+    match structure:
+        case Leaf():
+            return True
+        case Container(kind, _, children) if kind in (tuple, list, dict):
+            return all(_is_plain(child) for child in children)
+    return False
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

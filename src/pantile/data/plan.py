@@ -32,8 +32,12 @@ class LoaderPlan:
     @property
     def writers(self) -> int:
         """How many of torch's workers can write their batches into rings of their own."""
-        is_whole = self.micro_batches == 1 and not self.is_rebatched
-        return int(self.arguments["num_workers"]) if is_whole else 0
+        return int(self.arguments["num_workers"]) if self.is_whole else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a batch of torch's loader is an item as it is."""
+        return self.micro_batches == 1 and not self.is_rebatched
 
     def open(self, wrap_collate: Callable[[Any], Any] | None = None) -> Iterable[Any]:
         """The batches; each iteration is an epoch. `wrap_collate` changes how they are collated."""

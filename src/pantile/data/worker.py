@@ -26,10 +26,10 @@ from typing import Any
 import torch
 
 from pantile.data.combine import rebatch
-from pantile.data.lanes import Arrival, IntoRing
+from pantile.data.lanes import Arrival, IntoDraft, IntoRing
 from pantile.data.lifetime import die_with_starter, open_pidfd
 from pantile.data.messages import Kind, Message
-from pantile.data.packing import pack
+from pantile.data.packing import Packer
 from pantile.data.plan import LoaderPlan
 from pantile.data.ring import Ring
 from pantile.data.shared import SharedFile
@@ -180,6 +180,9 @@ class _Worker:
         self._ring_files = ring_files
         self._rings = tuple(Ring(file) for file in ring_files)
         Arrival.rings = self._rings
+        self._packer = Packer(flat_only=job.flat_only)
+        self._poll = select.poll()
+        self._poll.register(channel.fileno(), select.POLLIN)
         self._room = job.buffer_size  # how many more items the parent has not yet taken
         self._epoch = 0
         # Without early preload only the first item is loaded before somebody iterates.
@@ -205,7 +208,8 @@ class _Worker:
         if not isinstance(source, LoaderPlan):
             return as_iterable(source)
         if source.writers == 0:
-            return source.open()
+            # Pieces that are joined or cut are not items: nothing is gained by having them there.
+            return source.open(partial(IntoDraft, ring=self._rings[0]) if source.is_whole else None)
         into = partial(IntoRing, files=self._ring_files, flat_only=self._job.flat_only)
         return source.open(into)
 
@@ -244,7 +248,7 @@ class _Worker:
     def _hand_over(self, item: Any, epoch: int, index: int) -> None:
         self._status.say(Action.WRITING, epoch, index)
         if not isinstance(item, Arrival):
-            packed = pack(item, flat_only=self._job.flat_only)
+            packed = self._packer.pack(item, self._rings[0].draft_in_use)
             item = Arrival(0, self._rings[0].write(packed), packed.size)
         place = item.hand_over()
         self._room -= 1
@@ -257,7 +261,7 @@ class _Worker:
 
     def _listen(self, *, wait: bool = False) -> None:
         """Take in what the parent said. A wait ends with the parent, at the latest."""
-        while self._channel.poll(1.0 if wait else 0.0):
+        while self._poll.poll(1000 if wait else 0):
             wait = False
             message = Message.receive(self._channel)
             if message.kind is Kind.RELEASE:

@@ -105,8 +105,9 @@ def test_the_length_is_that_of_the_source(accessor):
     assert len(accessor(Counting(5), sharing_strategy=FORK)) == 5
 
 
-def test_a_stand_alone_rebatching_accessor_counts_its_own_batches(accessor):
-    source = DataLoader(Options(), Counting(24), batch_size=4)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stand_alone_rebatching_accessor_counts_its_own_batches(accessor, workers):
+    source = DataLoader(Options(), Counting(24), batch_size=4, num_workers=workers)
 
     made = accessor(source, rebatched_size=3, sharing_strategy=FORK)
 

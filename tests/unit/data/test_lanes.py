@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from pantile.data.lanes import Arrival, IntoRing, Place
-from pantile.data.packing import pack
+from pantile.data.packing import Packer
 from pantile.data.ring import Ring
 from pantile.data.shared import SharedFile
 from pantile.enums import DataLoaderMode, SharingStrategy
@@ -30,7 +30,7 @@ def ring(monkeypatch):
 
 
 def test_a_token_that_is_dropped_frees_its_row(ring):
-    packed = pack(torch.zeros(4))
+    packed = Packer().pack(torch.zeros(4))
     token = Arrival(0, ring.write(packed), packed.size)
     row = token.place.row
 
@@ -40,7 +40,7 @@ def test_a_token_that_is_dropped_frees_its_row(ring):
 
 
 def test_a_token_that_was_handed_over_does_not(ring):
-    packed = pack(torch.zeros(4))
+    packed = Packer().pack(torch.zeros(4))
     place = Arrival(0, ring.write(packed), packed.size).hand_over()
 
     assert place == Place(0, 0, packed.size)

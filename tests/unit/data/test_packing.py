@@ -8,16 +8,16 @@ import pytest
 import torch
 from tests.unit.data.toy_datasets import Graph, GraphParser, Point
 
-from pantile.data.packing import pack, unpack
+from pantile.data.packing import Packer, Unpacker
 from pantile.errors import DataArgumentError, DataError
 from pantile.program.structure import register_parser
 
 
 def there_and_back(item, *, copy=True):
-    packed = pack(item)
+    packed = Packer().pack(item)
     memory = mmap.mmap(-1, 4096 + packed.size)
     packed.write(memory, 4096)
-    return unpack(memory, 4096, copy=copy)
+    return Unpacker().unpack(memory, 4096, copy=copy)
 
 
 DTYPES = [
@@ -91,7 +91,7 @@ def test_a_type_of_the_user_does_not_drag_its_tensors_along_twice():
     try:
         sent = Graph(torch.rand(1000, 100), torch.rand(10))
 
-        packed = pack(sent)
+        packed = Packer().pack(sent)
         received = there_and_back(sent)
     finally:
         register_parser(Graph, None)
@@ -101,12 +101,12 @@ def test_a_type_of_the_user_does_not_drag_its_tensors_along_twice():
 
 
 def test_tensors_lie_in_the_memory_only_without_a_copy():
-    packed = pack(torch.zeros(4))
+    packed = Packer().pack(torch.zeros(4))
     memory = mmap.mmap(-1, packed.size)
     packed.write(memory, 0)
-    own, lent = unpack(memory, 0, copy=True), unpack(memory, 0, copy=False)
+    own, lent = Unpacker().unpack(memory, 0, copy=True), Unpacker().unpack(memory, 0, copy=False)
 
-    pack(torch.ones(4)).write(memory, 0)
+    Packer().pack(torch.ones(4)).write(memory, 0)
 
     assert own.tolist() == [0, 0, 0, 0]
     assert lent.tolist() == [1, 1, 1, 1]
@@ -114,7 +114,7 @@ def test_tensors_lie_in_the_memory_only_without_a_copy():
 
 def test_sparse_tensors_are_refused_with_a_way_out():
     with pytest.raises(DataError, match="sparse") as caught:
-        pack(torch.eye(2).to_sparse())
+        Packer().pack(torch.eye(2).to_sparse())
 
     assert "to_dense" in caught.value.fix
 
@@ -125,7 +125,7 @@ def test_sparse_tensors_are_refused_with_a_way_out():
     ids=["tensor", "list", "tuple", "dict"],
 )
 def test_strict_mode_takes_flat_items(item):
-    assert pack(item, flat_only=True).tensors
+    assert Packer(flat_only=True).pack(item).tensors
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_strict_mode_takes_flat_items(item):
 )
 def test_strict_mode_refuses_other_items_as_poptorch_does(item):
     with pytest.raises(AssertionError) as caught:
-        pack(item, flat_only=True)
+        Packer(flat_only=True).pack(item)
 
     assert isinstance(caught.value, DataArgumentError)
     assert caught.value.fix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pantile.data.packing import pack
+from pantile.data.packing import Packer
 from pantile.data.ring import Ring, State
 from pantile.data.shared import SharedFile
 from pantile.errors import DataError
@@ -25,7 +25,7 @@ def ends(request):
 @pytest.mark.parametrize("sent", [SMALL, BIG], ids=["small", "big"])
 def test_what_is_written_can_be_taken(ends, sent):
     writer, reader = ends
-    packed = pack(sent)
+    packed = Packer().pack(sent)
 
     row = writer.write(packed)
 
@@ -35,20 +35,20 @@ def test_what_is_written_can_be_taken(ends, sent):
 @pytest.mark.parametrize("sent", [SMALL, BIG], ids=["small", "big"])
 def test_a_taken_item_is_not_changed_by_what_is_written_later(ends, sent):
     writer, reader = ends
-    packed = pack(sent)
+    packed = Packer().pack(sent)
     taken = [reader.take(writer.write(packed), packed.size) for _ in range(10)]
 
     for tensor in taken:
         tensor += 1
     for _ in range(10):
-        writer.write(pack(torch.zeros_like(sent)))
+        writer.write(Packer().pack(torch.zeros_like(sent)))
 
     assert all(torch.equal(tensor, sent + 1) for tensor in taken)
 
 
 def test_rows_are_used_again_when_nobody_holds_their_items(ends):
     writer, reader = ends
-    packed = pack(BIG)
+    packed = Packer().pack(BIG)
     rows = set()
 
     for _ in range(50):
@@ -63,10 +63,10 @@ def test_rows_are_used_again_when_nobody_holds_their_items(ends):
 
 def test_part_of_an_item_keeps_its_row(ends):
     writer, reader = ends
-    packed = pack((BIG, BIG + 1))
+    packed = Packer().pack((BIG, BIG + 1))
     part = reader.take(writer.write(packed), packed.size)[1][5:7]
 
-    writer.write(pack((BIG * 0, BIG * 0)))
+    writer.write(Packer().pack((BIG * 0, BIG * 0)))
 
     assert part.tolist() == [6, 7]
 
@@ -75,7 +75,7 @@ def test_a_row_grows_with_its_items(ends):
     writer, reader = ends
 
     for count in [1, 10, 100_000, 3, 1_000_000]:
-        packed = pack(torch.arange(count))
+        packed = Packer().pack(torch.arange(count))
         row = writer.write(packed)
         lent = reader.lend(row, packed.size)
         assert torch.equal(lent, torch.arange(count))
@@ -84,7 +84,7 @@ def test_a_row_grows_with_its_items(ends):
 
 def test_a_successor_frees_only_what_was_never_handed_over(ends):
     writer, successor = ends
-    packed = pack(SMALL)
+    packed = Packer().pack(SMALL)
     lost, handed = writer.write(packed), writer.write(packed)
     writer.mark(handed, State.HANDED)
 
@@ -95,7 +95,7 @@ def test_a_successor_frees_only_what_was_never_handed_over(ends):
 
 def test_a_full_ring_says_what_to_lower(ends):
     writer, _ = ends
-    packed = pack(SMALL)
+    packed = Packer().pack(SMALL)
 
     with pytest.raises(DataError, match="waiting to be taken") as caught:
         list(map(writer.write, [packed] * 1000))
