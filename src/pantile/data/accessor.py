@@ -114,6 +114,10 @@ class AsynchronousDataAccessor:
         """Stop the worker. The accessor cannot be used any more."""
         self._link.close()
 
+    def _belong_to(self, loader: Any) -> None:
+        """Hold the loader that holds this accessor weakly: when it is dropped, the worker ends."""
+        self._dataset = weakref.proxy(loader)
+
     def _start(self) -> Message:
         """Wait for the first item: a dataset that cannot give one is a mistake."""
         message = self._link.receive()

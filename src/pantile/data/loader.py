@@ -201,7 +201,9 @@ class DataLoader(TorchLoader[Any]):
         settings.setdefault("zero_copy", self._options.is_strict)
         settings.setdefault("flat_only", self._options.is_strict)
         size = self._combined_batch_size if self._rebatched else None
-        return AsynchronousDataAccessor(self, rebatched_size=size, **settings)
+        accessor = AsynchronousDataAccessor(self, rebatched_size=size, **settings)
+        accessor._belong_to(self)
+        return accessor
 
     def _count_pieces(self) -> tuple[int, int]:
         """The number of pieces torch delivers (or their rows), and how many make an item."""
