@@ -8,7 +8,7 @@ from torch_geometric.data import Batch
 from torch_geometric.loader import DataLoader as PyGLoader
 
 from pantile.errors import DataArgumentError, GraphOptionError, GraphSizeError
-from poptorch import DataLoaderMode, Options
+from poptorch import DataLoaderMode, Options, SharingStrategy
 from poptorch_geometric import (
     DataLoader,
     FixedSizeDataLoader,
@@ -97,11 +97,17 @@ def test_shuffling_a_packed_loader_keeps_all_graphs():
     assert rows.tolist() != expected.tolist()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_asynchronous_loader_delivers_the_same(workers):
+@pytest.mark.parametrize(
+    ("workers", "strategy"), [(0, SharingStrategy.ForkServer), (2, SharingStrategy.Fork)]
+)
+def test_an_asynchronous_loader_delivers_the_same(workers, strategy):
     expected = list(FixedSizeDataLoader(graphs(), batch_size=3))
     loader = FixedSizeDataLoader(
-        graphs(), batch_size=3, mode=DataLoaderMode.Async, num_workers=workers
+        graphs(),
+        batch_size=3,
+        mode=DataLoaderMode.Async,
+        num_workers=workers,
+        async_options={"sharing_strategy": strategy},
     )
 
     for _ in range(2):

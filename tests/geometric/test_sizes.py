@@ -30,7 +30,7 @@ def test_a_limit_looks_at_the_first_graphs_only():
 def test_a_loader_gives_its_biggest_batch_and_one_of_padding():
     loader = PyGLoader(graphs(), batch_size=2)
 
-    options = FixedSizeOptions.from_loader(loader)
+    options = FixedSizeOptions.from_loader(loader, sample_limit=7)
 
     pairs = [SIZES[i : i + 2] for i in range(0, len(SIZES), 2)]
     assert options.num_nodes == max(sum(nodes for nodes, _ in pair) for pair in pairs) + 1
