@@ -320,6 +320,30 @@ def test_attributes_of_new_loops_are_means_of_those_that_are_there():
     assert_close(found[-4:], looped(edges, attributes)[1][-4:])
 
 
+def test_captures_that_overlap_leave_nothing_behind():
+    from torch_geometric.nn import MessagePassing
+
+    original = MessagePassing._index_select
+    entered, leave = threading.Event(), threading.Event()
+
+    def capture():
+        with StaticShapes():
+            entered.set()
+            leave.wait(60)
+
+    other = threading.Thread(target=capture)
+    with StaticShapes():
+        other.start()
+        assert entered.wait(60)
+    still = is_experimental_mode_enabled("disable_dynamic_shapes")
+    leave.set()
+    other.join()
+
+    assert still
+    assert MessagePassing._index_select is original
+    assert not is_experimental_mode_enabled("disable_dynamic_shapes")
+
+
 def test_outside_a_capture_and_in_other_threads_pyg_is_as_it_was():
     import torch_geometric.utils as utils
 

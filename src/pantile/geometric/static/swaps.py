@@ -58,12 +58,9 @@ class StaticShapes:
 
     def __init__(self) -> None:
         self._token: Token[Capture | None] | None = None
-        self._mode: Any = None
 
     def __enter__(self) -> StaticShapes:
         _installed.hold()
-        self._mode = experimental_mode("disable_dynamic_shapes")
-        self._mode.__enter__()
         self._token = current.set(Capture())
         return self
 
@@ -75,7 +72,6 @@ class StaticShapes:
     ) -> None:
         assert self._token is not None
         current.reset(self._token)
-        self._mode.__exit__()
         _installed.release()
 
 
@@ -86,11 +82,14 @@ class _Installed:
         self._lock = threading.Lock()
         self._holders = 0
         self._replaced: list[tuple[Any, str, Any]] = []
+        self._mode: Any = None
 
     def hold(self) -> None:
         with self._lock:
             self._holders += 1
             if self._holders == 1:
+                self._mode = experimental_mode("disable_dynamic_shapes")
+                self._mode.__enter__()
                 self._install()
 
     def release(self) -> None:
@@ -103,6 +102,7 @@ class _Installed:
                     else:
                         setattr(owner, name, original)
                 self._replaced.clear()
+                self._mode.__exit__()
 
     def _install(self) -> None:
         for name, replacement in _SEARCHES.items():
