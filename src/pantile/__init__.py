@@ -58,6 +58,7 @@ from pantile.ops import (
     set_overlap_for_output,
 )
 from pantile.options import (
+    BlockId,
     ConfigFileError,
     Options,
     ParallelPhasedExecution,
@@ -85,6 +86,7 @@ __all__ = [
     "BeginBlock",
     "Block",
     "BlockFunction",
+    "BlockId",
     "CommGroupType",
     "ConfigFileError",
     "ConnectionType",

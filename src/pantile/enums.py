@@ -93,9 +93,9 @@ class Liveness(IntEnum):
 class OverlapMode(Enum):
     """How far the transfer of a tensor may overlap with compute."""
 
-    NoOverlap = "NoOverlap"
-    OverlapAccumulationLoop = "OverlapAccumulationLoop"
-    OverlapDeviceIterationLoop = "OverlapDeviceIterationLoop"
+    NoOverlap = "no_overlap"
+    OverlapAccumulationLoop = "overlap_accumulation_loop"
+    OverlapDeviceIterationLoop = "overlap_device_iteration_loop"
 
 
 class AutoStage(IntEnum):

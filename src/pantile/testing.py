@@ -7,14 +7,12 @@ from typing import Any
 import torch
 
 
-def allclose(reference: Any, other: Any) -> bool:
+def allclose(ref: Any, other: Any) -> bool:
     """True if two nested values have the same structure and all tensors are close."""
-    if isinstance(reference, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.allclose(reference, other)
-    if isinstance(reference, (tuple, list)):
+    if isinstance(ref, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.allclose(ref, other)
+    if isinstance(ref, (tuple, list)):
         return (
-            type(reference) is type(other)
-            and len(reference) == len(other)
-            and all(map(allclose, reference, other))
+            type(ref) is type(other) and len(ref) == len(other) and all(map(allclose, ref, other))
         )
-    return bool(reference == other)
+    return bool(ref == other)

@@ -1,5 +1,7 @@
 """What `import poptorch` finds: Pantile's public names, and those that only scripts rely on."""
 
+import os
+
 import pantile
 from pantile import *  # noqa: F403
 from pantile.ops.module_text import print as print
@@ -11,5 +13,8 @@ __version__ = "3.4.0"
 # Not `print`: `from poptorch import *` must leave the builtin alone.
 __all__ = ["_impl", "_poplar_executor", "_utils"]
 __all__ += pantile.__all__
+
+# Libraries that talk to network cards need it set before they fork; PopTorch sets it on import.
+os.environ.setdefault("RDMAV_FORK_SAFE", "1")
 
 install()

@@ -126,6 +126,28 @@ def _ctc_by_tensors(
     return losses if batched else losses.squeeze(0)
 
 
+def _bincount(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Counts of fixed size, `minlength`; that no value is larger is checked in the graph."""
+    return _bincount_of_size(*args, **kwargs)
+
+
+def _bincount_of_size(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    if minlength <= 0:
+        raise CaptureError(
+            "bincount: without minlength the size of its result depends on the data",
+            fix="pass minlength, one more than the largest value",
+        )
+    torch._assert_async(
+        ((input >= 0) & (input < minlength)).all(),
+        f"bincount: a value is negative, or not below minlength={minlength}",
+    )
+    if weights is None:
+        counts = torch.zeros(minlength, dtype=torch.int64)
+        return counts.index_add(0, input.long(), torch.ones_like(input, dtype=torch.int64))
+    kind = weights.dtype if weights.dtype is torch.float32 else torch.float64
+    return torch.zeros(minlength, dtype=kind).index_add(0, input.long(), weights.to(kind))
+
+
 def _matmul(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Expand a batch of one; torch squeezes it away only if it needs a gradient."""
     if kwargs or len(args) != 2 or not all(isinstance(t, Tensor) and t.dim() == 3 for t in args):
@@ -161,6 +183,8 @@ def _nested(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 EAGER_PATHS: dict[Any, Callable[..., Any]] = {
     torch._nested_tensor_from_mask: _nested,
     torch._nested_tensor_from_mask_left_aligned: _left_aligned,
+    torch.bincount: _bincount,
+    Tensor.bincount: _bincount,
     F.cross_entropy: _cross_entropy,
     F.linear_cross_entropy: _cross_entropy,
     F.ctc_loss: _ctc_loss_of,

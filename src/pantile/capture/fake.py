@@ -8,6 +8,7 @@ repeat it (in strict mode it happens once, as in PopTorch).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from pantile.capture.known_values import KnownValues
 from pantile.capture.rebound import Attributes, write_error
+from pantile.capture.refusals import host_operand
 from pantile.errors import CaptureError
 
 _LIFT = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
@@ -62,15 +64,20 @@ def _elements(tensor: torch.Tensor) -> int:
 
 
 class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes ops on real tensors at once; refuses to write to them."""
+    """Computes ops on real tensors at once; refuses to write to them.
+
+    `moved` holds, in strict mode, the real tensors that forward moved to the device: others may not
+    meet the device's tensors.
+    """
 
     supports_higher_order_operators = True
 
-    def __init__(self, attributes: Attributes, *, strict: bool) -> None:
+    def __init__(self, attributes: Attributes, *, moved: Mapping[int, torch.Tensor] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.used: dict[int, torch.Tensor] = {}
         self._attributes = attributes
-        self._strict = strict
+        self._strict = moved is not None
+        self._moved = moved
         self._known = KnownValues()
 
     def __torch_dispatch__(
@@ -91,6 +98,8 @@ class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensors and all(real) and torch.Tag.nondeterministic_seeded not in func.tags:
                 with _disable_current_modes():
                     return func(*args, **kwargs)
+            if self._moved is not None and any(real):
+                self._check_moved(tensors)
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         answer = self._known.answer(func, args, kwargs)
@@ -99,6 +108,12 @@ class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         self._known.follow(func, args, kwargs, result)
         return result
+
+    def _check_moved(self, tensors: list[torch.Tensor]) -> None:
+        assert self._moved is not None
+        for tensor in tensors:
+            if not isinstance(tensor, FakeTensor) and id(tensor) not in self._moved:
+                raise host_operand(tensor)
 
     def _check_write(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, all_real: bool

@@ -26,6 +26,7 @@ from pantile.capture.checkpoint import no_recomputation
 from pantile.capture.explain import explained
 from pantile.capture.fake import HostConstants, fake_like, fake_mode
 from pantile.capture.fast_paths import fast_paths
+from pantile.capture.hints import Hint, check_overlap_marks, settled_hints
 from pantile.capture.loss import Seen, choose_loss
 from pantile.capture.module_state import ModuleState, check_overlap, exchanged
 from pantile.capture.rebound import Attributes, check_constants, settle_state
@@ -58,6 +59,7 @@ class Captured:
     blocks: tuple[tuple[str, int | None], ...] = ()
     loss: int | None = None
     activations: tuple[int, ...] = ()
+    hints: tuple[Hint, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ class _Trace:
         self.outputs: list[Output] = []
         self.loss_index: int | None = None
         self.checkpoints: frozenset[str] = frozenset()
+        self.hints: tuple[Hint, ...] = ()
         # Sliced here, outside the trace: inside it, the slice would become a node of the graph.
         self.real = [*(e.seen for e in request.state.entries), *request.arguments]
 
@@ -136,7 +139,7 @@ class _Trace:
         state, arguments = flat[:count], flat[count : count + len(request.arguments)]
         by_id = {id(e.tensor): f for e, f in zip(request.state.entries, state, strict=True)}
         args, kwargs = unflatten(request.structure, arguments)
-        watch = Watch(by_id)
+        watch = Watch(by_id, strict=request.strict)
         with (
             exchanged(request.module, by_id),
             recording(self.recorder),
@@ -147,7 +150,7 @@ class _Trace:
             torch.set_grad_enabled(request.training),
         ):
             attributes = Attributes(request.module)
-            constants = HostConstants(attributes, strict=request.strict)
+            constants = HostConstants(attributes, moved=watch.moved if request.strict else None)
             with constants:
                 result = request.call(*args, **kwargs)
                 (result,), _ = watch.exchanged((result,), {})
@@ -158,6 +161,7 @@ class _Trace:
         kept = [t for t, kind, _ in self.recorder.hints if kind == "recompute_checkpoint"]
         self.checkpoints = frozenset(seen.node.name for seen in _seen(kept))
         returned = self._collect(result)
+        self._settle_hints(returned)
         if not request.training:
             return returned
         with torch.enable_grad():
@@ -177,6 +181,14 @@ class _Trace:
             self.outputs.append(Output(name, OutputKind.USER, TensorSpec.of(tensor)))
             returned.append(tensor)
         return returned
+
+    def _settle_hints(self, returned: list[torch.Tensor]) -> None:
+        marked = self.recorder.hints
+        if not marked:
+            return
+        if self.request.strict:
+            check_overlap_marks(marked, returned, _node_of)
+        self.hints = settled_hints(marked, _node_of)
 
     def _gradients(
         self,
@@ -249,19 +261,21 @@ def capture(request: Request) -> Captured:
         tuple(trace.recorder.blocks),
         trace.loss_index,
         tuple(trace.recorder.activations),
+        trace.hints,
     )
 
 
 def _seen(tensors: Sequence[torch.Tensor]) -> list[Seen]:
     """The graph node behind each tensor."""
+    found = ((tensor, _node_of(tensor)) for tensor in tensors)
+    return [Seen(tensor, node) for tensor, node in found if node is not None]
+
+
+def _node_of(tensor: torch.Tensor) -> fx.Node | None:
     mode = get_proxy_mode()
     assert mode is not None
-    found = []
-    for tensor in tensors:
-        node = get_proxy_slot(tensor, mode.tracer, None, lambda slot: slot.proxy.node)
-        if isinstance(node, fx.Node):
-            found.append(Seen(tensor, node))
-    return found
+    node = get_proxy_slot(tensor, mode.tracer, None, lambda slot: slot.proxy.node)
+    return node if isinstance(node, fx.Node) else None
 
 
 def tag_backward(loss: torch.Tensor) -> None:

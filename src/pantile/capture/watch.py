@@ -16,6 +16,7 @@ import torch.utils._pytree as pytree
 from torch.overrides import TorchFunctionMode
 
 from pantile.capture.eager_paths import EAGER_PATHS, take_eager_path
+from pantile.capture.refusals import refuse
 
 RECOGNISED_LOSSES: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -45,12 +46,18 @@ RECOGNISED_LOSSES: frozenset[Callable[..., Any]] = frozenset(
 
 
 class Watch(TorchFunctionMode):
-    """Records losses; exchanges real state tensors for their fakes."""
+    """Records losses; exchanges real state tensors for their fakes.
 
-    def __init__(self, fakes: dict[int, torch.Tensor]) -> None:
+    In strict mode it also refuses what the device cannot compute, and notes the tensors that
+    forward moves there itself (`moved`).
+    """
+
+    def __init__(self, fakes: dict[int, torch.Tensor], *, strict: bool = False) -> None:
         super().__init__()
         self.losses: list[torch.Tensor] = []
+        self.moved: dict[int, torch.Tensor] = {}
         self._fakes = fakes
+        self._strict = strict
 
     def __torch_function__(
         self,
@@ -60,12 +67,18 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         args, kwargs = self.exchanged(args, kwargs or {})
+        if self._strict:
+            if func is torch.ops.aten.lift_fresh.default:
+                return args[0]  # torch.LongTensor([1]) and the like: they stay on the host
+            refuse(func, args, kwargs)
         if func in EAGER_PATHS:
             result = take_eager_path(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
         if func in RECOGNISED_LOSSES and isinstance(result, torch.Tensor):
             self.losses.append(result)
+        if self._strict and func is torch.Tensor.to:
+            self.moved[id(result)] = result
         return result
 
     def exchanged(

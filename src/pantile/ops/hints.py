@@ -20,12 +20,14 @@ def nop(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if current() is None else _marked(tensor.clone(), "nop")
 
 
-def set_available_memory(tensor: torch.Tensor, proportion: float) -> torch.Tensor:
+def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:
     """Let the op that made `tensor` use this proportion of a tile's memory for temporaries."""
     require_tensor("set_available_memory", "tensor", tensor)
+    proportion = available_memory_proportion
     if isinstance(proportion, bool) or not isinstance(proportion, (int, float)):
         raise OperandError(
-            f"set_available_memory: argument proportion must be a number, not {proportion!r}",
+            "set_available_memory: argument available_memory_proportion must be a number, "
+            f"not {proportion!r}",
             fix="pass a proportion between 0 and 1, for example 0.6",
         )
     if not 0 <= proportion <= 1:
@@ -100,8 +102,15 @@ def _overlap(op: str, kind: str, structure: Any, *, mode: OverlapMode) -> Any:
             fix="pass one of " + ", ".join(f"poptorch.OverlapMode.{m.name}" for m in OverlapMode),
         )
 
+    recorder = current()
+    distinct = recorder is not None and recorder.strict
+
     def mark(leaf: Any) -> Any:
-        return _marked(leaf, kind, mode=mode) if isinstance(leaf, torch.Tensor) else leaf
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        # A tensor of its own, so that other uses of the unmarked one can be told apart.
+        marked: torch.Tensor = torch.ops.aten.alias.default(leaf) if distinct else leaf
+        return _marked(marked, kind, mode=mode)
 
     return pytree.tree_map(mark, structure)
 

@@ -23,6 +23,7 @@ from pantile.errors import Error, OptionError, OptionRangeError
 from pantile.options import environment, from_text, popart
 from pantile.options.distributed import _DistributedOptions
 from pantile.options.fields import FIELDS, Anchor
+from pantile.options.machine import machine_settings
 from pantile.options.popart import _PopartOptions
 from pantile.options.precision import _JitOptions, _PrecisionOptions
 from pantile.options.storage import Field, OptionGroup
@@ -268,7 +269,8 @@ class Options(OptionGroup):
         Scripts also pass the number of a synthetic data mode; 0 is off.
         """
         on = enabled != 0 if isinstance(enabled, int) else enabled
-        self._popart.set(popart.SYNTHETIC_DATA, flag("enableSyntheticData", on))
+        # The backend's number for normally distributed data.
+        self._popart.set(popart.SYNTHETIC_DATA, 2 * flag("enableSyntheticData", on))
         return self
 
     @property
@@ -383,6 +385,10 @@ class Options(OptionGroup):
         """Apply JSON such as `{"Training.gradientAccumulation": 4}`."""
         from_text.apply_json(self, text("from_json", string))
         return self
+
+    def machineSettings(self) -> dict[str, Any]:
+        """What these options say about the machine: replicas, memory, locations, IO tiles, …"""
+        return machine_settings(self)
 
     def toDict(self) -> dict[str, Any]:
         """All values in one flat dict, enums as numbers."""

@@ -15,6 +15,8 @@ from pantile.errors import CaptureError, PlacementError, StateError
 from pantile.lowering.reference import ReferenceExecutable
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
+from pantile.options.backend import check_backend_settings, check_overlap_options
+from pantile.options.report import log_options
 from pantile.passes.pipeline import run_passes
 from pantile.program.program import Program
 from pantile.program.spec import InputKind
@@ -51,6 +53,9 @@ class Compiler:
         variant: Variant,
     ) -> Compiled:
         """Capture and lower the model for these arguments."""
+        if self._options.is_strict:
+            check_backend_settings(self._options._Popart.options)
+        log_options(self._options)
         run_pre_compile_hooks()
         name = "training" if self._training else "inference"
         try:
@@ -144,6 +149,7 @@ class Compiler:
     def _check(self, captured: Captured, program: Program, weights: Weights) -> None:
         options = self._options
         if options.is_strict:
+            check_overlap_options(options, [h.kind for h in captured.hints if h.overlaps])
             _check_zero_sized(program)
             _warn_of_host_outputs(captured)
             written = _written_state(captured)
@@ -185,8 +191,7 @@ def _check_zero_sized(program: Program) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.numel() == 0:
             raise CaptureError(
-                f"Zero-sized tensors are unsupported (got shape {list(value.shape)} "
-                f"from {node.name})",
+                f"Zero-sized tensors are unsupported (Got shape {list(value.shape)}): {node.name}",
                 fix="avoid empty tensors, or leave strict mode",
             )
 

@@ -131,7 +131,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
             if result is not MISS:
                 return result
         if self._options.connection_type == ConnectionType.Never:
-            raise _offline("a model cannot be run on an offline device")
+            raise _offline("Trying to run a model on an offline device")
         self._check_cycle_count()
         if torch.is_inference_mode_enabled():
             # State made inside inference mode could not be updated outside.

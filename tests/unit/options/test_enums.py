@@ -30,9 +30,9 @@ VALUES = {
         "OffChipAfterEachPhase": 3,
     },
     "OverlapMode": {
-        "NoOverlap": "NoOverlap",
-        "OverlapAccumulationLoop": "OverlapAccumulationLoop",
-        "OverlapDeviceIterationLoop": "OverlapDeviceIterationLoop",
+        "NoOverlap": "no_overlap",
+        "OverlapAccumulationLoop": "overlap_accumulation_loop",
+        "OverlapDeviceIterationLoop": "overlap_device_iteration_loop",
     },
     "AutoStage": {"SameAsIpu": 0, "AutoIncrement": 1},
     "MultiConvPlanType": {"Parallel": 0, "Serial": 1},
