@@ -54,7 +54,7 @@ def _python_level(level: str | int) -> int:
         if level not in names:
             options = ", ".join(sorted(_LEVELS))
             raise OptionError(
-                f"Unknown log level: level={level!r}. Level must be one of: {options}",
+                f"Unknown log level: {level}. Level must be one of: {options}",
                 fix=f"pass one of {options}",
             )
         return names[level]

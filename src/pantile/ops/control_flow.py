@@ -89,7 +89,8 @@ def _check_inputs(op: str, name: str, inputs: Any) -> None:
     for index, value in enumerate(inputs):
         if not isinstance(value, torch.Tensor):
             raise OperandValueError(
-                f"{op}: argument {name}: element at index {index} is not torch.tensor, it is "
+                f"{op}: argument {name}: Object contained in list at index {index} is not "
+                "torch.tensor, it is "
                 f"{type(value).__name__}",
                 fix="convert it with torch.as_tensor(value)",
             )

@@ -5,7 +5,8 @@
 
 The table is keyed by (domain, name, version). A registered function is ordinary torch code, and so
 has a gradient; an `autograd.Function` brings its own. A C++ op is registered with `torch.library`
-and found as `torch.ops.<domain>.<name>`, dots in the domain written as underscores.
+and found as `torch.ops.<domain>.<name>`, dots in the domain written as underscores
+(`library_op.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 
 from pantile.errors import CaptureError, OperandError, OperandValueError
 from pantile.ops.context import current, strict_mode
+from pantile.ops.library_op import call_library_op, library_op
 from pantile.ops.operands import require_tensor
 
 Function = Callable[..., Any]
@@ -57,24 +59,24 @@ def custom_op(
     for index, tensor in enumerate(example_outputs):
         require_tensor("custom_op", f"example_outputs[{index}]", tensor)
     checked = _check_attributes(attributes or {})
-    function = _functions.get((domain, name, domain_version)) or _from_torch(domain, name)
-    if current() is None and (function is None or strict_mode()):
+    function = _functions.get((domain, name, domain_version))
+    packet = library_op(domain, name) if function is None else None
+    missing = function is None and packet is None
+    if current() is None and (missing or strict_mode()):
         return [torch.zeros_like(example) for example in example_outputs]
-    if function is None:
+    if missing:
         raise CaptureError(
             f"custom_op: no op name={name!r}, domain={domain!r}, domain_version={domain_version} "
             "is registered",
             fix="call register_custom_op(domain, name, version, function) before compiling",
         )
-    result = function(*inputs, **checked)
+    if function is not None:
+        result = function(*inputs, **checked)
+    else:
+        result = call_library_op(packet, inputs, checked, example_outputs)
     outputs = [result] if isinstance(result, torch.Tensor) else list(result)
     _check_outputs(name, outputs, example_outputs)
     return outputs
-
-
-def _from_torch(domain: str, name: str) -> Function | None:
-    namespace = getattr(torch.ops, domain.replace(".", "_"))
-    return getattr(namespace, name, None)
 
 
 def _check_outputs(
@@ -121,7 +123,7 @@ def _check_value(name: str, value: Any) -> None:
     elif isinstance(value, str):
         if not value.isascii():
             raise OperandValueError(
-                f"custom_op: attribute {name!r} contains non-ASCII characters: {value!r}",
+                f"custom_op: attribute {name!r}: {value} contains non-ASCII characters",
                 fix="use ASCII characters only",
             )
     elif isinstance(value, bool) or not isinstance(value, int):
@@ -141,6 +143,6 @@ def _check_float(name: str, value: float) -> None:
         return
     side = "high" if value > 0 else "low"
     raise OperandError(
-        f"custom_op: attribute {name!r}={value} is too {side} for a Popart float",
+        f"custom_op: attribute {name!r}: {value:g} is too {side} for a Popart float attribute",
         fix=f"pass a value between {-_FLOAT32_MAX} and {_FLOAT32_MAX}",
     )

@@ -35,7 +35,8 @@ def dynamic_slice(
         refuse_in_strict_training(op)
         if length % size:
             raise OperandError(
-                f"{op}: size={size} must be a factor of the size of dimension {dim}, {length}",
+                f"{op}: The size of the slice ({size}) must be a factor of the slicing dimension "
+                f"({length})",
                 fix="pad the tensor, or turn strict mode off",
             )
         if current() is None:
@@ -54,13 +55,13 @@ def dynamic_update(
     require_tensor(op, "src", src)
     if input.dim() != src.dim():
         raise OperandError(
-            f"{op}: input and src must have the same dimensionality, not {input.dim()} and "
-            f"{src.dim()}",
+            f"{op}: input and src tensors must have same dimensionality: ({input.dim()}) vs "
+            f"({src.dim()})",
             fix="reshape src, for example with src.unsqueeze(0)",
         )
     if input.dtype != src.dtype:
         raise OperandError(
-            f"{op}: input and src must have the same dtype, not {input.dtype} and {src.dtype}",
+            f"{op}: input and src tensor must have same dtype: ({input.dtype} vs {src.dtype})",
             fix="cast src with src.to(input.dtype)",
         )
     length = _check_slice(op, input, dim, start=start, size=size)
@@ -95,12 +96,12 @@ def _check_slice(op: str, tensor: torch.Tensor, dim: Any, *, start: Any, size: A
     length = int(tensor.shape[dim])
     if require_int(op, "size", size) == 0:
         raise OperandError(
-            f"{op}: size=0: the start and end of the slice must be different",
+            f"{op}: The start and end of a slice must be different, but size=0",
             fix="pass a positive size",
         )
     if size < 0:
         raise OperandError(
-            f"{op}: size={size}: the slice has its end less than the start",
+            f"{op}: a slice with the end less than the start is not supported: size={size}",
             fix="pass a positive size",
         )
     if size > length:

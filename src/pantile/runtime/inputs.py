@@ -94,8 +94,11 @@ class InputReader:
                 "whose batches fit",
             )
         if rows == 0 and parts >= 1 and tensor.dim():
+            shape = list(tensor.shape)
+            strictly = f"Zero-sized tensors are unsupported (Got shape {shape}): "
             raise BatchError(
-                f"argument {name!r} is an empty batch: its shape is {list(tensor.shape)}",
+                (strictly if self._strict else "")
+                + f"argument {name!r} is an empty batch: its shape is {shape}",
                 fix="skip empty batches, or use drop_last=True",
             )
 
