@@ -148,6 +148,19 @@ def _bincount_of_size(input: Tensor, weights: Tensor | None = None, minlength: i
     return torch.zeros(minlength, dtype=kind).index_add(0, input.long(), weights.to(kind))
 
 
+def _random(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """`random_` between bounds: its own node has a name, `from`, that Python code cannot have."""
+    bounds = [*args[1:], *(kwargs[name] for name in ("from", "to") if name in kwargs)]
+    if not bounds:
+        return func(*args, **kwargs)
+    low, high = bounds if len(bounds) == 2 else (0, bounds[0])
+    if high is None:
+        return func(*args, **kwargs)
+    x = args[0]
+    drawn = torch.randint(low, high, x.shape, dtype=x.dtype, generator=kwargs.get("generator"))
+    return x.copy_(drawn)
+
+
 def _matmul(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Expand a batch of one; torch squeezes it away only if it needs a gradient."""
     if kwargs or len(args) != 2 or not all(isinstance(t, Tensor) and t.dim() == 3 for t in args):
@@ -183,6 +196,7 @@ def _nested(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 EAGER_PATHS: dict[Any, Callable[..., Any]] = {
     torch._nested_tensor_from_mask: _nested,
     torch._nested_tensor_from_mask_left_aligned: _left_aligned,
+    Tensor.random_: _random,
     torch.bincount: _bincount,
     Tensor.bincount: _bincount,
     F.cross_entropy: _cross_entropy,

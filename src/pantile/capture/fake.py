@@ -8,7 +8,6 @@ repeat it (in strict mode it happens once, as in PopTorch).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -72,7 +71,7 @@ class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, attributes: Attributes, *, moved: Mapping[int, torch.Tensor] | None) -> None:
+    def __init__(self, attributes: Attributes, *, moved: dict[int, torch.Tensor] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.used: dict[int, torch.Tensor] = {}
         self._attributes = attributes
@@ -97,7 +96,7 @@ class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._check_write(func, args, kwargs, all_real=all(real))
             if tensors and all(real) and torch.Tag.nondeterministic_seeded not in func.tags:
                 with _disable_current_modes():
-                    return func(*args, **kwargs)
+                    return self._follow(tensors, func(*args, **kwargs))
             if self._moved is not None and any(real):
                 self._check_moved(tensors)
         if not isinstance(func, torch._ops.OpOverload):
@@ -107,6 +106,14 @@ class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return answer
         result = func(*args, **kwargs)
         self._known.follow(func, args, kwargs, result)
+        return result
+
+    def _follow(self, tensors: list[torch.Tensor], result: Any) -> Any:
+        """What is made of tensors that were moved to the device is there too."""
+        if self._moved is not None and any(id(tensor) in self._moved for tensor in tensors):
+            for made in pytree.tree_leaves(result):
+                if isinstance(made, torch.Tensor):
+                    self._moved[id(made)] = made
         return result
 
     def _check_moved(self, tensors: list[torch.Tensor]) -> None:

@@ -54,7 +54,7 @@ def refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _refused(what: str, fix: str) -> CaptureError:
-    return CaptureError(f"{what} on the IPU", fix=f"{fix}, or leave strict mode")
+    return CaptureError(f"not supported on an IPU: {what}", fix=f"{fix}, or leave strict mode")
 
 
 def _one_hot(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -70,8 +70,7 @@ def _interpolate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     mode = _named(F.interpolate, args, kwargs)["mode"]
     if mode in ("linear", "trilinear"):
         raise _refused(
-            f"interpolate: mode={mode!r} is not there, only 'nearest', 'bilinear' and 'bicubic' "
-            "upsampling is",
+            f"interpolate with mode={mode!r}; only 'nearest', 'bilinear' and 'bicubic' are",
             "use mode='nearest'",
         )
 
@@ -80,7 +79,7 @@ def _weighted(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _named(func, args, kwargs)["weight"] is not None:
             raise _refused(
-                f"{func.__name__}: there is no form with class weights (weight=...)",
+                f"{func.__name__} with class weights (weight=...)",
                 "multiply the loss of each sample with its weight",
             )
 
@@ -91,38 +90,36 @@ def _ctc(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     given = _named(F.ctc_loss, args, kwargs)
     if given["targets"].dim() != 2:
         raise _refused(
-            f"ctc_loss: targets have {given['targets'].dim()} dimensions, they must have 2",
+            f"ctc_loss with targets of {given['targets'].dim()} dimensions; they must have 2",
             "pad the targets to [batch, length]",
         )
     if given["reduction"] == "none":
-        raise _refused("ctc_loss: there is no reduction='none'", "use 'sum' or 'mean'")
+        raise _refused("ctc_loss with reduction='none'", "use 'sum' or 'mean'")
 
 
 def _topk(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not kwargs.get("sorted", args[4] if len(args) > 4 else True):
-        raise _refused("topk: the results are always sorted", "leave sorted=False out")
+        raise _refused("topk with sorted=False", "leave it out")
 
 
 def _pool_indices(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    raise _refused("max_pool: the indices of the maxima are not there", "use return_indices=False")
+    raise _refused("max_pool with return_indices=True", "use return_indices=False")
 
 
 def _conv_transpose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     dilation = kwargs.get("dilation", args[7] if len(args) > 7 else 1)
     wanted = dilation if isinstance(dilation, (list, tuple)) else [dilation]
     if any(step != 1 for step in wanted):
-        raise _refused(
-            f"conv_transpose: dilation={dilation} is not there", "use a convolution of dilation 1"
-        )
+        raise _refused(f"conv_transpose with dilation={dilation}", "use a dilation of 1")
 
 
 def _recurrent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if len(args) != 9:  # packed sequences
-        raise _refused("recurrent layers: packed sequences are not there", "pad the sequences")
+        raise _refused("recurrent layers of packed sequences", "pad the sequences")
     layers, dropout, training, bidirectional = args[4:8]
     if layers != 1 or bidirectional or (dropout and training):
         raise _refused(
-            "recurrent layers: only one layer in one direction, without dropout, is there",
+            "recurrent layers of more than one layer, in two directions, or with dropout",
             "stack several layers in the model",
         )
 
@@ -130,7 +127,7 @@ def _recurrent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def _norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     order = kwargs.get("ord", args[1] if len(args) > 1 else "fro")
     if order in (2, -2, "nuc"):
-        raise _refused(f"matrix_norm: the norm ord={order!r} is not there", "use ord='fro'")
+        raise _refused(f"matrix_norm with ord={order!r}", "use ord='fro'")
 
 
 def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
+from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from pantile.capture.eager_paths import EAGER_PATHS, take_eager_path
 from pantile.capture.refusals import refuse
+from pantile.logging import logger
 
 RECOGNISED_LOSSES: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -45,6 +47,30 @@ RECOGNISED_LOSSES: frozenset[Callable[..., Any]] = frozenset(
 )
 
 
+# Functions that make tensors on the device although no device was named.
+_FACTORIES: dict[Any, str] = {
+    getattr(torch, name): name
+    for name in (
+        *("arange", "empty", "full", "full_like", "linspace", "logspace", "normal", "ones"),
+        *("rand", "randint", "randn", "randperm", "range", "tensor", "zeros", "zeros_like"),
+    )
+}
+
+
+_MOVES = (torch.Tensor.to, torch.Tensor.type_as)
+
+
+def _names_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a conversion says where the tensor goes: a device, or another tensor's."""
+    places = (torch.device, str, FakeTensor)
+    return any(isinstance(value, places) for value in (*args, *kwargs.values()))
+
+
+def _text(tensor: torch.Tensor) -> str:
+    """What `print` shows in forward: there are no values yet."""
+    return f"tensor(<unavailable>, size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+
+
 class Watch(TorchFunctionMode):
     """Records losses; exchanges real state tensors for their fakes.
 
@@ -55,9 +81,10 @@ class Watch(TorchFunctionMode):
     def __init__(self, fakes: dict[int, torch.Tensor], *, strict: bool = False) -> None:
         super().__init__()
         self.losses: list[torch.Tensor] = []
-        self.moved: dict[int, torch.Tensor] = {}
+        self.moved: dict[int, torch.Tensor] = {}  # holds them, so that ids stay theirs
         self._fakes = fakes
         self._strict = strict
+        self._told: set[str] = set()
 
     def __torch_function__(
         self,
@@ -67,19 +94,31 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         args, kwargs = self.exchanged(args, kwargs or {})
+        if func is torch.Tensor.__repr__ and isinstance(args[0], FakeTensor):
+            return _text(args[0])
         if self._strict:
             if func is torch.ops.aten.lift_fresh.default:
                 return args[0]  # torch.LongTensor([1]) and the like: they stay on the host
             refuse(func, args, kwargs)
+            self._tell_of_factory(func, args, kwargs)
         if func in EAGER_PATHS:
             result = take_eager_path(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
         if func in RECOGNISED_LOSSES and isinstance(result, torch.Tensor):
             self.losses.append(result)
-        if self._strict and func is torch.Tensor.to:
+        if self._strict and func in _MOVES and _names_device(args[1:], kwargs):
             self.moved[id(result)] = result
         return result
+
+    def _tell_of_factory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = _FACTORIES.get(func)
+        if name is None or name in self._told or kwargs.get("device") is not None:
+            return
+        if name == "normal" and any(isinstance(a, torch.Tensor) for a in args):
+            return
+        self._told.add(name)
+        logger.warning("No device is set in torch.%s(): forcing to IPU", name)
 
     def exchanged(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
