@@ -130,7 +130,7 @@ class MultiConv:
         self._recorder.pop_scope("multi_conv")
         if kind is None and self._counter.count == 0:
             raise CaptureError(
-                "Unexpected end of poptorch.MultiConv: there is no convolution in its scope",
+                "Unexpected end_multi_conv: there is no convolution in the poptorch.MultiConv scope",
                 fix="call the convolutions inside the scope, or remove it",
             )
 
@@ -162,7 +162,7 @@ def _partials_type(value: Any) -> str:
     names = {torch.float32: "float", torch.float16: "half"}
     if value not in names:
         raise OperandValueError(
-            f"MultiConv.partialsTypes: Invalid partials type {value!r}",
+            f"MultiConv.partialsTypes: Invalid partials types: {value!r}",
             fix="pass torch.float32 or torch.float16",
         )
     return names[value]
