@@ -22,7 +22,8 @@ class UpdateRequest:
     """What to capture: an optimizer and, by parameter name, what its parameters look like.
 
     `names` maps id(parameter) to its name; `gradients` names the parameters that have one;
-    `parameters` are the device's tensors, where they are not the optimizer's own.
+    `parameters` are the device's tensors, where they are not the optimizer's own. `library_step`
+    records the `step` of torch's or PopTorch's class, not that of a class derived from it.
     """
 
     optimizer: torch.optim.Optimizer
@@ -31,6 +32,7 @@ class UpdateRequest:
     divisor: int = 1
     loss_scaling: bool = False
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    library_step: bool = False
 
 
 @dataclass(frozen=True)

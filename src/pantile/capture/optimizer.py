@@ -28,7 +28,7 @@ from pantile.capture.scalar import Scalar
 from pantile.capture.tape import UpdateTape
 from pantile.errors import Error, OptimizerError, combined
 from pantile.optim import Optimizer
-from pantile.optim.supported import check_static
+from pantile.optim.supported import check_static, library_class
 from pantile.program.program import Program
 from pantile.program.spec import (
     Guard,
@@ -159,7 +159,9 @@ class _UpdateTrace:
             for name, p in stand_ins.items()
             for key, value in shadow.state[p].items()
         }
-        type(self.request.optimizer).step(shadow)
+        optimizer = self.request.optimizer
+        kind = library_class(optimizer) if self.request.library_step else type(optimizer)
+        kind.step(shadow)
         for name, p in stand_ins.items():
             for key, value in shadow.state[p].items():
                 if value is not before.get((name, key)):

@@ -130,7 +130,7 @@ class MultiConv:
         self._recorder.pop_scope("multi_conv")
         if kind is None and self._counter.count == 0:
             raise CaptureError(
-                "Unexpected end_multi_conv: there is no convolution in the poptorch.MultiConv scope",
+                "Unexpected end_multi_conv: no convolution in the poptorch.MultiConv scope",
                 fix="call the convolutions inside the scope, or remove it",
             )
 

@@ -83,5 +83,10 @@ def _check_rule(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
+def library_class(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
+    """The class of torch or PopTorch that an optimizer is, or is derived from."""
+    return next((cls for cls in type(optimizer).__mro__ if _is_library_class(cls)), type(optimizer))
+
+
 def _is_library_class(cls: type[torch.optim.Optimizer]) -> bool:
     return any(cls in classes for classes in _RULES.values())

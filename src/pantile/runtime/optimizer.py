@@ -253,6 +253,7 @@ class Update:
             kind.divisor,
             kind.scaled,
             {name: self._weights.whole(name) for name in known},
+            library_step=self._strict,
         )
         update = capture_update(request)
         self.captures += 1
