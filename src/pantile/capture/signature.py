@@ -193,6 +193,26 @@ class Signature:
         )
 
 
+def trailing_defaults(forward: Callable[..., Any]) -> tuple[Any, ...]:
+    """The default of each parameter that can be passed by position; none if their number varies."""
+    parameters = list(inspect.signature(forward).parameters.values())
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return ()
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.default for p in parameters if p.kind in by_position)
+
+
+def without(defaults: Sequence[Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments without those at the end that are the defaults.
+
+    A decorator of forward may tell an argument that was left out from one that was passed.
+    """
+    count = len(args)
+    while 0 < count <= len(defaults) and args[count - 1] is defaults[count - 1]:
+        count -= 1
+    return args[:count]
+
+
 class _Mark:
     """Stands for a tensor while a call is bound."""
 

@@ -217,7 +217,8 @@ def _parsed(line: _Line) -> _Line:
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigFileError(
-            f"SyntaxError at line {line.number} of {line.file_name}: {reason}\n> {line.text}",
+            f"SyntaxError at line {line.number} of {line.file_name}: {reason}\n"
+            f"> options.{line.text}",
             fix="write one setter on each line, such as deviceIterations(4)",
         ) from error
     statement = statements[0] if len(statements) == 1 else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pantile.capture.signature import Bound, Signature
+from pantile.capture.signature import Bound, Signature, trailing_defaults, without
 from pantile.errors import CaptureError, PlacementError, StateError
 from pantile.lowering.reference import ReferenceExecutable
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
@@ -171,12 +171,17 @@ class Compiler:
 
 def _merged_call(module: nn.Module, bound: Bound) -> tuple[Callable[..., Any], Structure]:
     """How to call the module with each tensor once, also where one was passed twice."""
+    defaults = trailing_defaults(module.forward)
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return module(*without(defaults, args), **kwargs)
+
     if bound.places == tuple(range(len(bound.tensors))):
-        return module, bound.structure
+        return plain, bound.structure
 
     def call(*tensors: torch.Tensor) -> Any:
         args, kwargs = unflatten(bound.structure, [tensors[place] for place in bound.places])
-        return module(*args, **kwargs)
+        return plain(*args, **kwargs)
 
     return call, flatten((bound.tensors, {}))[1]
 

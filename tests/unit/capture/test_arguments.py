@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -233,3 +234,24 @@ def test_a_model_without_an_op_returns_constants() -> None:
 
     assert result["n"] == 3
     assert result["t"].tolist() == [1, 2]
+
+
+def test_arguments_that_were_left_out_are_left_out_when_forward_is_recorded():
+    def with_cache(forward):
+        @functools.wraps(forward)
+        def decorated(self, *args, **kwargs):
+            kwargs["cache"] = kwargs.get("cache") or 3
+            return forward(self, *args, **kwargs)
+
+        return decorated
+
+    class Decorated(nn.Module):
+        @with_cache
+        def forward(self, x, scale=None, cache=None):
+            return x * cache if scale is None else x * scale * cache
+
+    x = torch.ones(2)
+    executor = poptorch.inferenceModel(Decorated(), poptorch.Options().engine("reference"))
+
+    assert torch.equal(executor(x), x * 3)
+    assert torch.equal(executor(x, torch.full((2,), 2.0)), x * 6)

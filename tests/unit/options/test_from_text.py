@@ -148,7 +148,7 @@ def test_a_syntax_error_names_the_kept_line_and_changes_nothing(config: Path) ->
         options.loadFromFile(str(config))
 
     assert caught.value.message.startswith("SyntaxError at line 2 of run.cfg: ")
-    assert caught.value.message.endswith("\n> replicationFactor(2")
+    assert caught.value.message.endswith("\n> options.replicationFactor(2")
     assert options.device_iterations == 1
 
 
