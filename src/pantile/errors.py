@@ -10,7 +10,8 @@
     │   └── PlacementError           … because a block or stage is impossible
     ├── ExecutionError               an op failed while running (also of the class it raised)
     │   ├── CompilerMissing          … or cannot run, because there is no C++ compiler
-    │   └── CompilerFailed           … or because the C++ compiler refused the program
+    │   ├── CompilerFailed           … or because the C++ compiler refused the program
+    │   └── FloatingPointFault       … or made a number that is not finite (FloatingPointError)
     ├── OperandError                 an op was given an argument it cannot take
     │   ├── OperandValueError        … (ValueError)
     │   ├── OperandTypeError         … (AssertionError)
@@ -65,6 +66,8 @@ class Error(Exception):
     """
 
     type = "poptorch_py_error"
+    #: Does the text begin with the type, as PopTorch's own errors do?
+    shows_type = False
 
     def __init__(self, message: str, *, fix: str | None = None, location: str = "") -> None:
         super().__init__(message)
@@ -75,7 +78,8 @@ class Error(Exception):
     def __str__(self) -> str:
         place = f"\n  at: {self.location}" if self.location else ""
         fix = f"\n  fix: {self.fix}" if self.fix else ""
-        return f"{self.message}{place}{fix}"
+        kind = f"'{self.type}': " if self.shows_type else ""
+        return f"{kind}{self.message}{place}{fix}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         kinds = next((k for k, cls in _combined.items() if cls is type(self)), (type(self),))
@@ -93,6 +97,7 @@ def _rebuild(kinds: tuple[Any, ...], attributes: dict[str, Any], message: str) -
 class RecoverableError(Error):
     """The device reported a fault that a reset would cure."""
 
+    shows_type = True
     type = "poplar_recoverable_runtime_error"
 
     def __init__(self, message: str, *, recovery_action: str = "FULL_RESET", **kwargs: Any) -> None:
@@ -103,6 +108,7 @@ class RecoverableError(Error):
 class UnrecoverableError(Error):
     """The device reported a fault that no reset cures."""
 
+    shows_type = True
     type = "poplar_unrecoverable_runtime_error"
 
 
@@ -156,6 +162,10 @@ class CompilerMissing(ExecutionError):
 
 class CompilerFailed(ExecutionError):
     """The C++ compiler refused the text of a program."""
+
+
+class FloatingPointFault(ExecutionError, FloatingPointError):
+    """An op made an infinity or a NaN, while floating-point exceptions were enabled."""
 
 
 class ProgramError(Error):
@@ -301,4 +311,6 @@ def combined(ours: type[Error], theirs: type[BaseException]) -> type[Error]:
 
 def create_poptorch_error(message: str) -> Error:
     """The helper PopTorch clients call to build an error."""
-    return Error(message)
+    error = Error(message)
+    error.shows_type = True
+    return error

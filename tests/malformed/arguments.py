@@ -126,8 +126,6 @@ DTYPES = (
     Row("complex numbers", lambda: infer(X.to(torch.complex64)),
         lambda: infer(X.to(torch.complex64).real), ExecutionError, ("x: complex64[6, 8]",),
         "x.real", RuntimeError),
-    Row("half numbers for a float model", lambda: infer(X.half()), lambda: infer(X.half().float()),
-        ExecutionError, ("x: float16[6, 8]",), "x.float()", RuntimeError),
     Row("bytes", lambda: infer(X.to(torch.uint8)), lambda: infer(X.to(torch.uint8).float()),
         ExecutionError, ("x: uint8[6, 8]",), "x.float()", RuntimeError),
     Row("truth values", lambda: infer(X > 0), lambda: infer((X > 0).float()),

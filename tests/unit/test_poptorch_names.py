@@ -151,3 +151,52 @@ def test_zero_grad_of_the_optimizer_is_harmless():
         other.step()
 
     assert same_state(model, eager)
+
+
+def test_the_extension_module_has_the_error_classes():
+    from poptorch import poptorch_core
+
+    assert poptorch_core.Error is poptorch.Error
+    assert poptorch.poptorch_core.RecoverableError is poptorch.RecoverableError
+    assert not poptorch_core.isCompilingWithDispatcher()
+
+
+def test_errors_have_the_attributes_that_clients_read():
+    error = poptorch.createPoptorchError("it failed")
+    fault = poptorch.RecoverableError("link down", recovery_action="LINK_RESET")
+
+    assert (error.message, error.type, error.location) == ("it failed", "poptorch_py_error", "")
+    assert str(error) == "'poptorch_py_error': it failed"
+    assert fault.recovery_action == "LINK_RESET"
+    assert fault.type in str(fault) and "link down" in str(fault)
+
+
+def test_tensors_of_a_model_have_ids_and_those_of_the_host_have_none():
+    ids = []
+
+    class Asks(nn.Module):
+        def forward(self, x):
+            y = x + 1
+            ids.extend([poptorch.getIpuTensorId(x), poptorch.getIpuTensorId(y)])
+            return y
+
+    poptorch.inferenceModel(Asks(), options())(torch.ones(2))
+
+    assert len(set(ids)) == 2
+    with pytest.raises(poptorch.Error, match="Expected an IPU tensor"):
+        poptorch.getIpuTensorId(torch.ones(2))
+
+
+def test_attributes_of_custom_ops_are_found_by_their_id():
+    poptorch.register_custom_op("names.test", "Scale", 1, lambda x, factor: x * factor)
+
+    class Scales(nn.Module):
+        def forward(self, x):
+            (y,) = poptorch.custom_op([x], "Scale", "names.test", 1, [x], {"factor": 3.5})
+            return y
+
+    out = poptorch.inferenceModel(Scales(), options())(torch.ones(2))
+
+    assert out.tolist() == [3.5, 3.5]
+    assert {"factor": 3.5} in [poptorch.accessAttributes(f"attr:{i}") for i in range(100)]
+    assert poptorch.accessAttributes("attr:none") is None

@@ -33,6 +33,7 @@ from pantile.capture.rebound import Attributes, check_constants, settle_state
 from pantile.capture.recorder import CaptureRecorder
 from pantile.capture.redirect import redirected
 from pantile.capture.rewrite import functional_program, safe_decompositions
+from pantile.capture.scopes import module_scopes
 from pantile.capture.source import traces_of_users
 from pantile.capture.watch import Watch
 from pantile.ops.context import recording
@@ -75,6 +76,7 @@ class Request:
     training: bool
     strict: bool = False
     loss_scaling: bool = False
+    module_names: bool = True
     constants: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -139,10 +141,16 @@ class _Trace:
         state, arguments = flat[:count], flat[count : count + len(request.arguments)]
         by_id = {id(e.tensor): f for e, f in zip(request.state.entries, state, strict=True)}
         args, kwargs = unflatten(request.structure, arguments)
-        watch = Watch(by_id, strict=request.strict)
+        watch, scopes = Watch(by_id, strict=request.strict), self.recorder.scopes
+        mode = get_proxy_mode()
+        assert mode is not None
+        scopes.follow(mode.tracer.graph)
+        # A function that forward calls is the user's line, not the call of it.
+        mode.tracer._record_forward_stack_traces_only = False
         with (
             exchanged(request.module, by_id),
             recording(self.recorder),
+            module_scopes(scopes, request.module if request.module_names else None),
             no_recomputation(),
             fast_paths(self.real),
             redirected(watch),

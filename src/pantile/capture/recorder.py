@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.fx import traceback as fx_traceback
 
+from pantile.capture.scopes import ScopeMarks
+
 OUTSIDE = -1
 """The turn of no block: a `Block` scope was left and no other block has begun."""
 
@@ -36,7 +38,7 @@ class CaptureRecorder:
         self.blocks: list[tuple[str, int | None]] = []
         self.activations: list[int] = []
         self.hints: list[tuple[torch.Tensor, str, dict[str, Any]]] = []
-        self._scopes: dict[str, list[Any]] = {}
+        self.scopes = ScopeMarks()
         self._annotation: AbstractContextManager[None] | None = None
 
     def mark_loss(self, tensor: torch.Tensor) -> None:
@@ -71,8 +73,8 @@ class CaptureRecorder:
 
     def push_scope(self, kind: str, value: Any) -> None:
         """Ops from here on carry `value`."""
-        self._scopes.setdefault(kind, []).append(value)
+        self.scopes.push(kind, value)
 
     def pop_scope(self, kind: str) -> None:
         """Undo the latest `push_scope` of that kind."""
-        self._scopes[kind].pop()
+        self.scopes.pop(kind)

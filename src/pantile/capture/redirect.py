@@ -22,6 +22,7 @@ import torch.utils._pytree as pytree
 from torch.utils import _python_dispatch
 
 from pantile.capture.fake import HostConstants
+from pantile.capture.scopes import without_module_scopes
 from pantile.capture.watch import Watch
 from pantile.errors import CaptureError
 from pantile.ops.context import current
@@ -68,7 +69,7 @@ def _bodies_without_our_modes() -> Iterator[None]:
         if current() is None:
             return original(function, args, kwargs)
         _refuse_training_through_while_loop(function, args)
-        with _modes_aside():
+        with _modes_aside(), without_module_scopes():
             return original(function, args, kwargs)
 
     _hop._hop_compile_and_call = call

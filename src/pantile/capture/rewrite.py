@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pantile.capture.eager_paths import restore_masked_sums, shape_rules, shield, unshield
 from pantile.capture.layout import keep_layout
 from pantile.capture.recorder import UNKNOWN
+from pantile.capture.scopes import SCOPE
 from pantile.capture.source import place_of_trace
 from pantile.errors import CaptureError
 from pantile.program.program import WRITE, Program
@@ -229,8 +230,16 @@ def _tags(graph: fx.Graph, checkpoints: Collection[str]) -> dict[str, NodeTag]:
             tag = NodeTag("backward", origin.stage, origin.module, origin.source)
         else:
             turn = (node.meta.get("custom") or {}).get("turn", 0)
-            place = place_of_trace(node.meta.get("stack_trace"))
-            tag = NodeTag("forward", turn, "", place, checkpoint=node.name in checkpoints)
+            scope, source = node.meta.get(SCOPE), place_of_trace(node.meta.get("stack_trace"))
+            path, attributes = ("", ()) if scope is None else (scope.path, scope.attributes)
+            tag = NodeTag(
+                "forward",
+                turn,
+                path,
+                source,
+                checkpoint=node.name in checkpoints,
+                attributes=attributes,
+            )
             # The first op with a number has the gradient; ops without one repeat the number.
             forward.setdefault(number, tag)
         tags[node.name] = tag

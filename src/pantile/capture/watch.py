@@ -17,6 +17,7 @@ from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from pantile.capture.eager_paths import EAGER_PATHS, take_eager_path
+from pantile.capture.mixed_types import MIXING, call_mixed
 from pantile.capture.refusals import refuse
 from pantile.logging import logger
 
@@ -103,6 +104,8 @@ class Watch(TorchFunctionMode):
             self._tell_of_factory(func, args, kwargs)
         if func in EAGER_PATHS:
             result = take_eager_path(func, args, kwargs)
+        elif func in MIXING:
+            result = call_mixed(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
         if func in RECOGNISED_LOSSES and isinstance(result, torch.Tensor):

@@ -3,6 +3,7 @@
 half_in_single       float16 products are computed in float32 and rounded
 numbers_as_tensors   learning rates, step counts: 0-d tensors
 counter_random       dropout and the like: a function of a seed and the element's index
+advance_seeds        an update that draws makes its next seeds itself
 lift_constants       tensors of the model that are no state: inputs
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from pantile.errors import ProgramError
+from pantile.passes.advance_seeds import advance_seeds
 from pantile.passes.counter_random import counter_random
 from pantile.passes.drop_dead_code import drop_dead_code
 from pantile.passes.half_in_single import half_in_single
@@ -44,6 +46,8 @@ def prepare(program: Program) -> Prepared:
     program = numbers_as_tensors(program)
     program = counter_random(program)
     _check_random(program)
+    if program.name == "update":
+        program = advance_seeds(program)
     program, constants = lift_constants(program)
     return Prepared(drop_dead_code(program), tuple(constants))
 

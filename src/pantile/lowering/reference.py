@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from pantile.errors import Error, ExecutionError, combined
+from pantile.lowering import float_checks
 from pantile.program.advice import advise, describe
 from pantile.program.program import Program, tag_of
 from pantile.program.spec import InputKind
@@ -30,14 +31,21 @@ class ReferenceExecutable:
     """A Program as a Python function."""
 
     def __init__(
-        self, program: Program, *, instead: Mapping[str, Callable[..., Any]] | None = None
+        self,
+        program: Program,
+        *,
+        instead: Mapping[str, Callable[..., Any]] | None = None,
+        checked: bool = False,
     ) -> None:
-        """`instead` holds functions to call in the place of operators, by the name of the node."""
+        """`instead` holds functions to call in the place of operators, by the name of the node.
+
+        A `checked` one stops at the operator that makes an infinity or a NaN.
+        """
         self.program = program
         # A piece of a program is named after it: gradients-0F.
         self._records = program.name.partition("-")[0] in ("gradients", "fused")
         self._file = _FILE.format(program.name)
-        self._writer = _Writer(program, instead or {})
+        self._writer = _Writer(program, instead or {}, checked=checked)
         self._function = self._writer.build(self._file)
 
     @property
@@ -81,9 +89,12 @@ class ReferenceExecutable:
 class _Writer:
     """Writes the function."""
 
-    def __init__(self, program: Program, instead: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(
+        self, program: Program, instead: Mapping[str, Callable[..., Any]], *, checked: bool
+    ) -> None:
         self._program = program
         self._instead = instead
+        self._checked = checked
         self._globals: dict[str, Any] = {}
         self._names: dict[int, str] = {}
         self.lines: dict[int, fx.Node] = {}
@@ -128,6 +139,12 @@ class _Writer:
         args += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
         target = self._bound(self._instead.get(node.name, node.target), "f")
         call = f"{_name(node)} = {target}({', '.join(args)})"
+        if self._checked and float_checks.is_checked(node):
+            operands = "".join(
+                f"{self._argument(v)}, " for v in (*node.args, *node.kwargs.values())
+            )
+            check, own = self._bound(float_checks.check, "f"), self._bound(node, "n")
+            call += f"; {check}({own}, {_name(node)}, ({operands}))"
         gone = [_name(value) for value in freed if value.op != "output"]
         return call + (f"; {' = '.join(gone)} = None" if gone else "")
 

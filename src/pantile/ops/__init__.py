@@ -18,6 +18,7 @@ from pantile.ops.context import isRunningOnIpu
 from pantile.ops.control_flow import cond, for_loop
 from pantile.ops.ctc import ctc_beam_search_decoder
 from pantile.ops.custom import custom_op, register_custom_op
+from pantile.ops.device_tensors import accessAttributes, getIpuTensorId
 from pantile.ops.dynamic import dynamic_slice, dynamic_update
 from pantile.ops.hints import (
     nop,
@@ -45,6 +46,7 @@ __all__ = [
     "LegacyBeginBlockFn",
     "MultiConv",
     "NameScope",
+    "accessAttributes",
     "cond",
     "ctc_beam_search_decoder",
     "custom_op",
@@ -52,6 +54,7 @@ __all__ = [
     "dynamic_update",
     "for_loop",
     "fps",
+    "getIpuTensorId",
     "identity_loss",
     "ipu_print_tensor",
     "isRunningOnIpu",

@@ -24,6 +24,8 @@ from pantile.ops.operands import require_tensor
 Function = Callable[..., Any]
 
 _functions: dict[tuple[str, str, int], Function] = {}
+#: What calls were given as attributes, by `attr:<number>`, for `accessAttributes`.
+ATTRIBUTES: dict[str, Mapping[str, Any]] = {}
 _FLOAT32_MAX = torch.finfo(torch.float32).max
 _INT64 = torch.iinfo(torch.int64)
 
@@ -59,6 +61,8 @@ def custom_op(
     for index, tensor in enumerate(example_outputs):
         require_tensor("custom_op", f"example_outputs[{index}]", tensor)
     checked = _check_attributes(attributes or {})
+    if checked and current() is not None:
+        ATTRIBUTES[f"attr:{len(ATTRIBUTES)}"] = checked
     function = _functions.get((domain, name, domain_version))
     packet = library_op(domain, name) if function is None else None
     missing = function is None and packet is None

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 from torch.fx.node import has_side_effect
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pantile.errors import OperandError
-from pantile.ops.context import current
+from pantile.ops.context import current, strict_mode
 from pantile.ops.operands import refuse_in_strict_training, require_tensor
 
 
@@ -88,20 +89,35 @@ class CPU:
                 fix="pass tensors by position and bind the rest with functools.partial",
             )
         inputs = [require_tensor("CPU", f"args[{i}]", value) for i, value in enumerate(args)]
-        structure, results = self._try_on_zeros(inputs)
+        function = self._layer_to_call
+        if strict_mode():  # PopTorch's buffers between host and device hold float32 only
+            inputs = [tensor.float() for tensor in inputs]
+            function = _in_float32(function)
+        structure, results = self._try_on_zeros(function, inputs)
         handle = next(_handles)
-        _calls[handle] = _Call(self._layer_to_call, str(self._ID), results)
+        _calls[handle] = _Call(function, str(self._ID), results)
         outputs = torch.ops.pantile.host_call([t.detach() for t in inputs], handle)
         return outputs[0] if structure is torch.Tensor else structure(outputs)
 
-    def _try_on_zeros(self, inputs: Sequence[torch.Tensor]) -> tuple[Any, Any]:
+    def _try_on_zeros(
+        self, function: Callable[..., Any], inputs: Sequence[torch.Tensor]
+    ) -> tuple[Any, Any]:
         """(kind of container, shapes and types) of the results, from a real call on zeros."""
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             zeros = [torch.zeros(tuple(t.shape), dtype=t.dtype) for t in inputs]
-            result = self._layer_to_call(*zeros)
+            result = function(*zeros)
             results = _tensors(str(self._ID), result)
         structure = torch.Tensor if isinstance(result, torch.Tensor) else type(result)
         return structure, tuple((tuple(t.shape), t.dtype) for t in results)
+
+
+def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with results in float32."""
+
+    def call(*tensors: torch.Tensor) -> Any:
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.float, function(*tensors))
+
+    return call
 
 
 def _tensors(name: str, result: Any) -> list[torch.Tensor]:

@@ -35,6 +35,7 @@ class OutputKind(Enum):
     GRADIENT = "gradient"
     OPTIMIZER = "optimizer"
     EDGE = "edge"
+    ANCHOR = "anchor"
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class NodeTag:
 
     `block` is the id the user gave the block. A `checkpoint` is a value that is kept for backward
     where others are computed again.
+    `module` is the path of the scopes it was recorded in; `attributes` are those of `Attribute`
+    scopes, which the text form leaves out.
     """
 
     phase: str = "forward"
@@ -108,3 +111,4 @@ class NodeTag:
     source: str = ""
     block: str = ""
     checkpoint: bool = False
+    attributes: tuple[tuple[str, str], ...] = ()

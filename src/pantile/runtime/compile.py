@@ -12,7 +12,7 @@ from torch import nn
 
 from pantile.capture.signature import Bound, Signature, trailing_defaults, without
 from pantile.errors import CaptureError, PlacementError, StateError
-from pantile.lowering.reference import ReferenceExecutable
+from pantile.logging import TRACE, logger
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
 from pantile.options.backend import check_backend_settings, check_overlap_options
@@ -21,7 +21,10 @@ from pantile.passes.pipeline import run_passes
 from pantile.program.program import Program
 from pantile.program.spec import InputKind
 from pantile.program.structure import Structure, flatten, unflatten
+from pantile.runtime.anchors import Anchors
 from pantile.runtime.compiled import Compiled, Variant
+from pantile.runtime.ir import ir_json
+from pantile.runtime.numerics import Numerics, why_reference
 from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
 from pantile.runtime.progress import CompileProgress
 from pantile.runtime.substitution import substituted
@@ -35,10 +38,14 @@ if TYPE_CHECKING:
 class Compiler:
     """Compiles the signatures of one executor."""
 
-    def __init__(self, module: nn.Module, options: Options, *, training: bool) -> None:
+    def __init__(
+        self, module: nn.Module, options: Options, anchors: Anchors, *, training: bool
+    ) -> None:
         self._module = module
         self._options = options
         self._training = training
+        self._anchors = anchors
+        self._numerics = Numerics.of(options)
         self.progress = CompileProgress(shown=options.show_compilation_progress_bar)
 
     def read_flags(self) -> tuple[bool, ...]:
@@ -65,12 +72,15 @@ class Compiler:
                 self.progress.phase("passes", 70)
                 placement, program = self._placed(captured)
                 program = run_passes(program)
+                program = self._anchors.expose(program, loss=captured.loss)
                 self._check(captured, program, weights)
                 self.progress.phase("lowering", 85)
-                executable = ReferenceExecutable(program)
-                plan = self._plan(program, placement)
+                executable = self._numerics.lowered(program)
+                plan = self._plan(executable.program, placement)
         finally:
             run_post_compile_hooks()
+        if logger.isEnabledFor(TRACE):
+            logger.log(TRACE, "%s", ir_json(program, None, self._options.Precision.partials_type))
         weights.written(_written_state(captured))
         call = bound.outline()
         return Compiled(Signature.of(bound), call, captured, executable, variant, placement, plan)
@@ -94,6 +104,7 @@ class Compiler:
                     training=self._training,
                     strict=self._options.is_strict,
                     loss_scaling=variant.scaled,
+                    module_names=self._options.module_namescope,
                     constants={n: v for n, v in bound.values.items() if not flatten(v)[0]},
                 )
             )
@@ -122,7 +133,8 @@ class Compiler:
 
     def _plan(self, program: Program, placement: Placement) -> Plan | None:
         """How the program runs in stages, if it has more than one."""
-        if placement.forward_stages == 1:
+        # What is looked at inside the step is looked at in the unsplit program, with its numbers.
+        if placement.forward_stages == 1 or why_reference(self._options) is not None:
             return None
         from pantile.runtime.pipeline.costs import stage_costs, tell_balance
         from pantile.runtime.pipeline.plan import plan_stages

@@ -15,6 +15,7 @@ from pantile.program.effects import is_random
 from pantile.program.program import Program
 from pantile.program.spec import InputKind, OutputKind, TensorSpec
 from pantile.program.structure import unflatten
+from pantile.runtime.loss_scale import half_gradients
 from pantile.runtime.placement import Placement
 from pantile.runtime.weights import Weights, memory_of
 
@@ -31,13 +32,14 @@ _SMALL_BYTES = 256
 class Variant:
     """What else than its arguments a program depends on.
 
-    The train/eval flags, whether the loss is scaled, and the dtype of an autocast scope round the
-    call.
+    The train/eval flags, whether the loss is scaled, the dtype of an autocast scope round the
+    call, and whether the scale of the loss adapts.
     """
 
     flags: tuple[bool, ...]
     scaled: bool = False
     autocast: torch.dtype | None = None
+    adapts_scale: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,11 @@ class Compiled:
         """What the program returns or accumulates as gradients, by parameter."""
         captured = self.captured.program.outputs_of(OutputKind.GRADIENT)
         return {out.name: out.spec for out in captured if isinstance(out.spec, TensorSpec)}
+
+    @cached_property
+    def watched_gradients(self) -> tuple[str, ...]:
+        """The gradients that decide about the scale of the loss, if it adapts."""
+        return half_gradients(self.program) if self.variant.adapts_scale else ()
 
     @cached_property
     def user_outputs(self) -> int:

@@ -30,6 +30,10 @@ _KEYS: Mapping[str, Mapping[str, str]] = {
 }
 
 
+FACTOR = "lossScaleUpdateFactor"
+"""What an adapting loss scale is multiplied by."""
+
+
 class DeviceOptimizerState:
     """Reads and writes the state of the optimizer that an executor runs."""
 
@@ -45,13 +49,15 @@ class DeviceOptimizerState:
             for key, value in entries.items():
                 name = f"{names.get(key, key)}___{update.names[id(parameter)]}"
                 state[name] = torch.as_tensor(value).detach().clone()
+        if update.scale is not None:
+            state[FACTOR] = torch.tensor(update.scale.factor)
         return state, self._parameters()
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         update = self._update
-        found = {"lossScaling_FLOAT": torch.tensor(update.loss_scaling)}
+        found = {"lossScaling_FLOAT": torch.tensor(update.given_scale)}
         for group in update.bound.param_groups:
-            values = _scalars(update.bound, group, update.loss_scaling)
+            values = _scalars(update.bound, group, update.given_scale)
             for parameter in group["params"]:
                 name = update.names[id(parameter)]
                 for key, value in values.items():
@@ -69,6 +75,8 @@ class DeviceOptimizerState:
         update = self._update
         if self.strict and ipu_param:
             update.replace(update.user)
+        if update.scale is not None and FACTOR in ipu_state:
+            update.scale.factor = float(ipu_state[FACTOR])
         names = _KEYS.get(rule_name(update.bound), {})
         for group in update.bound.param_groups:
             for parameter in group["params"]:

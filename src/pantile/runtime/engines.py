@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from pantile.enums import OutputMode
+from pantile.logging import logger
 from pantile.options import Options
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled
+from pantile.runtime.numerics import Numerics, why_reference
 from pantile.runtime.optimizer import Update
 from pantile.runtime.outputs import Batching, OutputCollector
 from pantile.runtime.random import RandomStreams
@@ -54,9 +56,18 @@ class Engines:
         """A new program: make its engine; compile now if that is wanted before it has run."""
         if self._options.engine_name == "reference":
             return
+        why = why_reference(self._options)
+        if why is not None:
+            logger.warning("the model runs on the reference engine: %s", why)
+            return
         engine = self._native = self._native or self._new_engine()
         if self._options.cache_path is not None or engine.in_background:
             self._compile_natively(compiled, tensors, wait=not engine.in_background)
+
+    def _new_update(self, optimizer: torch.optim.Optimizer, weights: Weights) -> Update:
+        """What updates the weights, with the roundings and checks that are asked for."""
+        numerics = Numerics.of(self._options)
+        return Update(optimizer, weights, strict=self._options.is_strict, numerics=numerics)
 
     def nativeDecisions(self) -> list[dict[str, Any]]:
         """For every compiled program: who wrote its code and why, and its threads."""

@@ -25,21 +25,23 @@ from pantile.errors import Error, OfflineError, StateError
 from pantile.logging import logger
 from pantile.options import Options
 from pantile.runtime import instrument, ownership
+from pantile.runtime.anchors import Anchors
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled, Variant, find
 from pantile.runtime.counters import StepTimes
 from pantile.runtime.engines import MISS, Engines
 from pantile.runtime.exports import Exports
 from pantile.runtime.inputs import InputReader, Slicing
-from pantile.runtime.instrument_link import original_class
 from pantile.runtime.introspection import Introspection
 from pantile.runtime.optimizer import Update
 from pantile.runtime.outputs import Batching, check_period, finished
+from pantile.runtime.own_copies import own_options, shallow_copy
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.reduction import Reduction
 from pantile.runtime.replica_groups import ReplicaGroups
 from pantile.runtime.routes import Routes
 from pantile.runtime.step import Machine, Step
+from pantile.runtime.synthetic import SyntheticData, not_transferred
 from pantile.runtime.training import OptimizerControl
 from pantile.runtime.weights import Weights
 from pantile.store.cache import Entry
@@ -63,7 +65,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._training = training
-        self._options = _own_options(options, training=training)
+        self._options = own_options(options, training=training)
         self._strict: bool = self._options.is_strict
         self._mode = OutputMode(self._options.output_mode)
         self._batching = Batching(
@@ -73,15 +75,16 @@ class PoplarExecutor(Engines, Exports, Introspection):
         )
         check_period(self._mode, self._options.output_return_period, self._batching)
         self._user_model = model
-        self._model = _shallow_copy(model)
+        self._model = shallow_copy(model)
         self._binder = Binder(self._model.forward, merge=not self._options.pins_signature)
         seed = self._options.random_seed if self._options.exists("random_seed") else None
         self._random = RandomStreams(seed, self._batching.replicas)
         self._times = StepTimes()
         reader = InputReader(Slicing.of(self._options), strict=self._strict)
-        self._machine = Machine(self._batching, reader, self._random, self._times)
+        anchors = Anchors.of(self._options, self._batching)
+        self._machine = Machine(self._batching, reader, self._random, self._times, anchors)
         self._groups = ReplicaGroups(self._batching.replicas)
-        self._compiler = Compiler(self._model, self._options, training=training)
+        self._compiler = Compiler(self._model, self._options, anchors, training=training)
         self._control = OptimizerControl(self._options) if training else None
         self._flags: tuple[bool, ...] | None = None
         self._compiled: list[Compiled] = []
@@ -90,6 +93,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         self._native: NativeEngine | None = None
         self._hot: HotCall | None = None
         self._offered: list[Entry] = []
+        self._synthetic = SyntheticData() if self._options.synthetic_data else None
         self._update: Update | None = None
         self._reduction: tuple[Any, Reduction] | None = None
         self._attached = False
@@ -162,6 +166,8 @@ class PoplarExecutor(Engines, Exports, Introspection):
         with self._lock:
             self._hot = None
             compiled, tensors = self._prepared(args, kwargs)
+            if self._synthetic is not None:
+                tensors = self._synthetic.arguments(tensors)
             if not self._attached:
                 self.attachToDevice()
             self._refresh_weights()
@@ -192,7 +198,11 @@ class PoplarExecutor(Engines, Exports, Introspection):
             if fed[index] is not tensors[index]:
                 with torch.no_grad():
                     tensors[index].copy_(fed[index])
-        outputs = [finished(tensor, strict=self._strict) for tensor in collector.gathered()]
+        self._log_cycle_count()
+        results = collector.gathered()
+        if self._synthetic is not None:
+            results = not_transferred(results)
+        outputs = [finished(tensor, strict=self._strict) for tensor in results]
         return compiled.rebuild(outputs)
 
     # Compiling
@@ -239,11 +249,12 @@ class PoplarExecutor(Engines, Exports, Introspection):
 
     def _variant(self) -> Variant:
         flags = self._flags if self._flags is not None else self._compiler.read_flags()
-        scaled = self._control is not None and self._control.loss_scaling != 1.0
+        adapts = self._training and self._options.Training.automatic_loss_scaling
+        scaled = adapts or (self._control is not None and self._control.loss_scaling != 1.0)
         if self._strict and self._compiled:
             scaled = self._compiled[0].variant.scaled
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        return Variant(flags, scaled, autocast)
+        return Variant(flags, scaled, autocast, adapts)
 
     def _compiled_for(self, bound: Bound, variant: Variant) -> tuple[Compiled, Bound]:
         found = find(self._compiled, Signature.of(bound), variant)
@@ -279,7 +290,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
             compiled = self._compiler.compile(bound, example, weights, variant)
             if self._training and self._update is None:
                 assert self._control is not None
-                self._update = Update(self._control.optimizer, weights, strict=self._strict)
+                self._update = self._new_update(self._control.optimizer, weights)
                 self._control.attach(self._update, self)
         self._weights, self._flags = weights, variant.flags
         return compiled
@@ -467,31 +478,11 @@ class PoplarExecutor(Engines, Exports, Introspection):
         return self.train(False)
 
 
-def _shallow_copy(model: nn.Module) -> nn.Module:
-    """The same parameters, buffers and children under a module object of its own.
-
-    Not `copy.copy`: a model may define what of it is copied or pickled.
-    """
-    twin: nn.Module = object.__new__(original_class(type(model)))
-    twin.__dict__.update(vars(model))
-    return twin
-
-
 class _HostVersion:
     """Counts the copies of weights to the host; it outlives the executor that makes them."""
 
     def __init__(self) -> None:
         self.count = 0
-
-
-def _own_options(options: Options, *, training: bool) -> Options:
-    """Freeze the user's options; take a frozen copy with the output mode resolved."""
-    options._freeze()
-    own = options.clone()
-    if own.defaultOutputMode():
-        own.outputMode(OutputMode.Final if training else OutputMode.All)
-    own._freeze()
-    return own
 
 
 def _offline(message: str) -> OfflineError:

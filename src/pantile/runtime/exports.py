@@ -136,6 +136,8 @@ def _model_values(executor: PoplarExecutor) -> dict[str, Any]:
     values: dict[str, Any] = {"model": executor.model, "replicas": weights._copies}
     if control is not None:
         values["optimizer"] = control.optimizer
+        if update is not None and update.scale is not None:
+            values["loss_scale"] = update.scale.numbers
         if update is not None and update.bound is not control.optimizer:
             values["device_optimizer"] = {
                 "state": update.bound.state,

@@ -5,19 +5,24 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import nn
 
 from pantile.errors import Error, StateError, combined
+from pantile.logging import logger
 from pantile.lowering.executable import Executable
 from pantile.ops.module_text import module_repr
 from pantile.options import Options
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.counters import Latency, StepTimes
+from pantile.runtime.ir import ir_json
 from pantile.runtime.names import tensor_names
+from pantile.runtime.optimizer import Update
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.replica_groups import Choice, ReplicaGroups
 from pantile.runtime.stage_reports import StageReports
+from pantile.runtime.step import Machine
 
 _CLOCK_HZ = 1.33e9
 """The clock of a Mk2 IPU: `cycleCount` gives measured host time in its ticks."""
@@ -36,6 +41,8 @@ class Introspection(StageReports):
     _groups: ReplicaGroups
     _random: RandomStreams
     _times: StepTimes
+    _machine: Machine
+    _update: Update | None
 
     @property
     def model(self) -> nn.Module:
@@ -100,7 +107,17 @@ class Introspection(StageReports):
                 fix="call the model, or compile(...), first",
             )
         first = self._compiled[0]
-        return tensor_names(first.program, loss=first.captured.loss)
+        return tensor_names(first.program, self._update, loss=first.captured.loss)
+
+    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
+        """What the latest call kept of the tensor that `anchorTensor` gave this name."""
+        return self._machine.anchors.value(short_name)
+
+    def _debugGetPopartIR(self) -> str:
+        """The compiled step as JSON: ops with their types, names, inputs, outputs, attributes."""
+        self._need_compiled()
+        partials = self._options.Precision.partials_type
+        return ir_json(self._compiled[0].program, self._update, partials)
 
     def cycleCount(self) -> int:
         """The time of the latest call, measured on this host, in ticks of an IPU's clock.
@@ -118,6 +135,10 @@ class Introspection(StageReports):
                 fix="call the model first",
             )
         return int(self._times.elapsed * _CLOCK_HZ)
+
+    def _log_cycle_count(self) -> None:
+        if self._options.log_cycle_count:
+            logger.debug("Total number of IPU cycles: %d", self.cycleCount())
 
     def _check_cycle_count(self) -> None:
         """PopTorch's IPU model counts no cycles."""

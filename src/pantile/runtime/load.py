@@ -31,6 +31,7 @@ _PARTS = (
     "rng",
     "replicas",
     "device_optimizer",
+    "loss_scale",
 )
 
 
@@ -123,6 +124,9 @@ def _restore_device(executor: PoplarExecutor, parts: Mapping[str, Any]) -> None:
         for copies, saved in zip(weights._copies, parts["replicas"], strict=True):
             for name in copies.keys() & saved.keys():
                 copies[name].copy_(saved[name])
+    scale = parts["loss_scale"]
+    if scale is not None and update is not None and update.scale is not None:
+        update.scale.numbers = scale
     own = parts["device_optimizer"]
     if own is not None and update is not None and update.bound is not parts["optimizer"]:
         update.bound.__dict__.update(own)

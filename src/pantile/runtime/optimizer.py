@@ -24,9 +24,12 @@ from pantile.errors import ForeignParameter, OptimizerError
 from pantile.lowering.reference import ReferenceExecutable
 from pantile.optim import AdamW
 from pantile.optim.accumulators import NARROW
+from pantile.passes.automatic_loss_scaling import SCALE, automatic_loss_scaling
 from pantile.passes.pipeline import run_passes
 from pantile.program.program import Program
-from pantile.program.spec import TensorSpec
+from pantile.program.spec import InputKind, TensorSpec
+from pantile.runtime.loss_scale import LossScale
+from pantile.runtime.numerics import Numerics
 from pantile.runtime.update_guards import UpdateGuards
 from pantile.runtime.update_values import Feed, Layout
 from pantile.runtime.weights import Weights
@@ -38,11 +41,16 @@ _NO_GRADIENTS: Mapping[str, torch.Tensor] = defaultdict(lambda: torch.empty(0))
 
 @dataclass(frozen=True)
 class UpdateKind:
-    """What an update is of, besides the optimizer: gradients, divisor, whether they are scaled."""
+    """What an update is of, besides the optimizer: gradients, divisor, whether they are scaled.
+
+    `watched` are the gradients that a loss scale adapts to, each the sum of `summed` ones.
+    """
 
     gradients: tuple[str, ...]
     divisor: int
     scaled: bool
+    watched: tuple[str, ...] = ()
+    summed: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +85,16 @@ class Current:
 class Update:
     """Applies accumulated gradients to the weights."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, weights: Weights, *, strict: bool) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        weights: Weights,
+        *,
+        strict: bool,
+        numerics: Numerics | None = None,
+    ) -> None:
         self._weights = weights
+        self._numerics = numerics or Numerics()
         self._strict = strict
         self._variants: list[UpdateVariant] = []
         self._current: Current | None = None
@@ -87,7 +103,11 @@ class Update:
         #: Gradients of half parameters are accumulated in float32, unless asked otherwise.
         self.has_narrow = any(weights.whole(name).dtype in NARROW for name in self._tensors)
         self.captures = 0
+        #: The scale of the loss, if it adapts.
+        self.scale: LossScale | None = None
         self.bound = self._bind(optimizer)
+        if self._numerics.scaling is not None:
+            self.scale = LossScale(self._numerics.scaling, self.given_scale)
 
     def _bind(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """The optimizer whose values and state are used."""
@@ -138,7 +158,20 @@ class Update:
     @property
     def loss_scaling(self) -> float:
         """The factor on the loss gradient."""
+        if self.scale is None:
+            return self.given_scale
+        self.scale.follow(self.given_scale)
+        return self.scale.value
+
+    @property
+    def given_scale(self) -> float:
+        """The optimizer's own factor, which an adapting scale starts from."""
         return float(getattr(self.bound, "loss_scaling", None) or 1.0)
+
+    def scale_tensors(self) -> Mapping[str, torch.Tensor]:
+        """The scale of the loss as programs read it, and write it where it adapts."""
+        value = self.loss_scaling
+        return {SCALE: torch.tensor(value)} if self.scale is None else self.scale.tensors
 
     # Running
 
@@ -153,10 +186,10 @@ class Update:
         """Updates were made elsewhere: schedulers warn when they believe that no step was taken."""
         self.user._opt_called = True  # type: ignore[attr-defined]
 
-    def apply(self, gradients: Mapping[str, torch.Tensor], *, divisor: int, scaled: bool) -> None:
+    def apply(self, gradients: Mapping[str, torch.Tensor], kind: UpdateKind) -> None:
         """One weight update."""
         self._run_hooks("_optimizer_step_pre_hooks")
-        executable, values = self.prepared(gradients, divisor, scaled)
+        executable, values = self.prepared(gradients, kind)
         results = executable.run(values)
         for output, result in zip(executable.program.outputs, results, strict=True):
             key, _, name = output.name.partition("/")
@@ -172,10 +205,9 @@ class Update:
                 hook(self.user, (), {})
 
     def prepared(
-        self, gradients: Mapping[str, torch.Tensor], divisor: int, scaled: bool
+        self, gradients: Mapping[str, torch.Tensor], kind: UpdateKind
     ) -> tuple[ReferenceExecutable, Sequence[Any]]:
         """The program of this update and its inputs."""
-        kind = UpdateKind(tuple(gradients), divisor, scaled)
         specs = {name: TensorSpec.of(gradient) for name, gradient in gradients.items()}
         current = self.settle(kind, specs)
         return current.variant.executable, self._values(current.feed, gradients)
@@ -196,7 +228,7 @@ class Update:
         return not variant.guards or variant.guards.hold(self._values(feed, _NO_GRADIENTS))
 
     def _values(self, feed: Feed, gradients: Mapping[str, torch.Tensor]) -> Sequence[Any]:
-        return feed.values(self.bound, self._weights, gradients, self.loss_scaling)
+        return feed.values(self.bound, self._weights, gradients, self.scale_tensors())
 
     def _choose(self, gradients: Mapping[str, TensorSpec], kind: UpdateKind) -> Current:
         """Look for a known program of the present structure; trace one if there is none."""
@@ -257,8 +289,16 @@ class Update:
         )
         update = capture_update(request)
         self.captures += 1
-        program = run_passes(update.program)
-        return UpdateVariant(kind, update, ReferenceExecutable(program), UpdateGuards(program))
+        executable = self._numerics.lowered(self._adapting(run_passes(update.program), kind))
+        return UpdateVariant(kind, update, executable, UpdateGuards(executable.program))
+
+    def _adapting(self, program: Program, kind: UpdateKind) -> Program:
+        """The update that also adapts the scale of the loss."""
+        if self.scale is None:
+            return program
+        known = {e.name for e in program.inputs_of(InputKind.GRADIENT)}
+        watched = [name for name in kind.watched if name in known]
+        return automatic_loss_scaling(program, self.scale.rule, watched, summed=kind.summed)
 
 
 def _detached(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -44,6 +44,20 @@ class RandomStreams:
             finally:
                 torch.set_rng_state(outside)
 
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Draws inside belong to the update after the micro-batches that ran until now."""
+        with generator_in_use:
+            if self._seed is None:
+                yield
+                return
+            outside = torch.get_rng_state()
+            torch.default_generator.manual_seed(self._derive(-2, self._counters[0]))
+            try:
+                yield
+            finally:
+                torch.set_rng_state(outside)
+
     def native_stream(self) -> tuple[int, list[int]]:
         """The seed of a native run, and how many micro-batches each replica ran before.
 
@@ -82,3 +96,10 @@ class RandomStreams:
                 fix="assign the rng_state of an executor with the same replicationFactor",
             )
         self._seed, self._counters = int(values[0]), [int(v) for v in values[1:]]
+
+
+def update_seeds(seed: int, counter: int, count: int) -> list[int]:
+    """Seeds below 2**62 for the updates of a native run."""
+    texts = (f"{seed}/update/{counter}/{i}".encode() for i in range(count))
+    digests = (hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+    return [int.from_bytes(digest, "little") >> 2 for digest in digests]

@@ -21,9 +21,13 @@ from pantile.program.spec import TensorSpec
 
 @dataclass(frozen=True)
 class Grouping:
-    """Parameters of which each group of replicas has its own: name -> group of each replica."""
+    """Parameters of which each group of replicas has its own: name -> group of each replica.
+
+    `per_replica` are those that have an entry for each replica all the same.
+    """
 
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    per_replica: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class Reduction:
         if not self.mean:
             return 1
         return self.replicas if self.running else self.accumulation * self.replicas
+
+    @property
+    def summed(self) -> int:
+        """How many gradients an accumulated one is the sum of."""
+        return self.divisor if self.mean else self.accumulation * self.replicas
 
     def accumulators(self, gradients: Mapping[str, TensorSpec]) -> Accumulators:
         """Empty accumulators for one device iteration."""
@@ -110,7 +119,10 @@ class Accumulators:
             return _sum(parts)
         count = max(groups) + 1
         members = [[p for p, g in zip(parts, groups, strict=True) if g == i] for i in range(count)]
-        return torch.stack([_sum(member) for member in members])
+        sums = [_sum(member) for member in members]
+        if name in self._reduction.grouping.per_replica:
+            sums = [sums[group] for group in groups]
+        return torch.stack(sums)
 
 
 def _sum(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -3,6 +3,9 @@
 The host parameter has a leading dimension, one entry per group; forward on a replica sees the
 entry of its group. `executor.weight.replicaGrouping(type, shards, mode)` chooses it before the
 first compilation.
+
+With `VariableRetrievalMode.AllReplicas` the leading dimension may have one entry per replica: each
+reads its own and they are all brought back. Replicas of a group begin with the first one's value.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from pantile.capture.module_state import ModuleState, StateTensor
@@ -34,6 +38,7 @@ class ReplicaGroups:
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
         self.chosen: dict[str, Choice] = {}
+        self._per_replica: frozenset[str] = frozenset()
 
     def offer(self, name: str, parameter: nn.Parameter, *, compiled: bool) -> nn.Parameter:
         """The parameter, with a `replicaGrouping` method."""
@@ -65,16 +70,38 @@ class ReplicaGroups:
         """The state with the grouped parameters marked."""
         if not self.chosen:
             return state
-        groups = self.grouping().groups
+        self._per_replica = frozenset(e.name for e in state.entries if self._has_all_rows(e))
+        rows = dict(self.grouping().groups)
         for entry in state.entries:
-            if entry.name in groups:
-                self._check_shape(entry, 1 + max(groups[entry.name]))
+            if entry.name in self._per_replica:
+                self._begin_alike(entry, rows[entry.name])
+                rows[entry.name] = tuple(range(self._replicas))
+            elif entry.name in rows:
+                self._check_shape(entry, 1 + max(rows[entry.name]))
         return ModuleState(
             tuple(
-                replace(entry, groups=groups[entry.name]) if entry.name in groups else entry
+                replace(entry, groups=rows[entry.name]) if entry.name in rows else entry
                 for entry in state.entries
             )
         )
+
+    def _has_all_rows(self, entry: StateTensor) -> bool:
+        """Does a parameter have an entry for each replica, though there are fewer groups?"""
+        choice = self.chosen.get(entry.name)
+        return (
+            choice is not None
+            and choice.kind not in (CommGroupType.All, CommGroupType.NoGrouping)
+            and choice.retrieval is VariableRetrievalMode.AllReplicas
+            and entry.tensor.shape[0] == self._replicas
+        )
+
+    @staticmethod
+    def _begin_alike(entry: StateTensor, groups: tuple[int, ...]) -> None:
+        with torch.no_grad():
+            for replica, group in enumerate(groups):
+                first = groups.index(group)
+                if first != replica:
+                    entry.tensor[replica].copy_(entry.tensor[first])
 
     @staticmethod
     def _check_shape(entry: StateTensor, groups: int) -> None:
@@ -92,7 +119,7 @@ class ReplicaGroups:
         for name, choice in self.chosen.items():
             if choice.kind is not CommGroupType.All:
                 found[name] = tuple(self._group(choice, r) for r in range(self._replicas))
-        return Grouping(found)
+        return Grouping(found, self._per_replica)
 
     def _group(self, choice: Choice, replica: int) -> int:
         if choice.kind is CommGroupType.NoGrouping:

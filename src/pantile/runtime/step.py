@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pantile.passes.automatic_loss_scaling import SCALE
+from pantile.runtime.anchors import Anchors
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.counters import StepTimes
 from pantile.runtime.inputs import InputReader
-from pantile.runtime.optimizer import Update
+from pantile.runtime.optimizer import Update, UpdateKind
 from pantile.runtime.outputs import Batching, OutputCollector
 from pantile.runtime.random import RandomStreams
 from pantile.runtime.reduction import Accumulators, Reduction
@@ -41,6 +43,18 @@ class Machine:
     reader: InputReader
     random: RandomStreams
     times: StepTimes
+    anchors: Anchors
+
+
+def update_kind(compiled: Compiled, reduction: Reduction) -> UpdateKind:
+    """What the update after these micro-batches is of."""
+    return UpdateKind(
+        tuple(compiled.gradients),
+        reduction.divisor,
+        compiled.variant.scaled,
+        compiled.watched_gradients,
+        reduction.summed if compiled.watched_gradients else 1,
+    )
 
 
 class Step:
@@ -66,6 +80,7 @@ class Step:
         #: What ran all of the step, if it ran natively from beginning to end.
         self.native_whole: Runner | None = None
         machine.times.begin(len(tensors), compiled.user_outputs)
+        machine.anchors.begin()
 
     @cached_property
     def _memory(self) -> set[int]:
@@ -115,10 +130,16 @@ class Step:
     def _train_once(self, iteration: int, update: Update, reduction: Reduction) -> None:
         """One device iteration on the reference engine."""
         scaled = self._compiled.variant.scaled
-        extra = (torch.tensor(update.loss_scaling),) if scaled else ()
+        extra = (update.scale_tensors()[SCALE],) if scaled else ()
         gradients = self._accumulate(iteration, reduction, extra)
+        anchors = self._machine.anchors
+        anchors.begin_update(iteration, update)
         if gradients:
-            update.apply(gradients, divisor=reduction.divisor, scaled=scaled)
+            with self._machine.random.update():
+                update.apply(gradients, update_kind(self._compiled, reduction))
+        if anchors.all:
+            values = {name: self._weights.whole(name) for name in gradients}
+            anchors.end_update(iteration, update, values)
 
     def _run_natively(self, runner: Runner, first: int, count: int) -> None:
         """Device iterations outside Python; their results are kept as those of any other."""
@@ -163,7 +184,9 @@ class Step:
         else:
             results = compiled.run(self._weights, arguments, replica, extra)
         self._keep(iteration, step, replica, results, (begin, fed, perf_counter()))
-        return results[compiled.user_outputs :]
+        kept = compiled.user_outputs + len(compiled.gradients)
+        machine.anchors.micro_batch(iteration, step, replica, results[kept:])
+        return results[compiled.user_outputs : kept]
 
     def _arguments(self, iteration: int, step: int, replica: int) -> Sequence[torch.Tensor]:
         """What one replica reads at a given time."""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pantile.capture.hyper import Hyper, UpdateProgram, shape_of, shared_of, state_name
+from pantile.passes.automatic_loss_scaling import COUNT, SCALE
 from pantile.program.program import Program
 from pantile.program.spec import InputKind
 from pantile.runtime.weights import Weights
@@ -90,7 +91,7 @@ class Feed:
         self._parameters = _places(program, InputKind.PARAMETER)
         self._gradients = _places(program, InputKind.GRADIENT)
         named = _places(program, InputKind.HYPER)
-        self._scale = [i for i, name in named if name == "loss_scaling"]
+        self._scale = [(i, name) for i, name in named if name in (SCALE, COUNT)]
         self._hypers = [(i, hypers[name]) for i, name in named if name in hypers]
 
     def state(self) -> list[Any]:
@@ -107,7 +108,7 @@ class Feed:
         optimizer: torch.optim.Optimizer,
         weights: Weights,
         gradients: Mapping[str, torch.Tensor],
-        loss_scaling: float,
+        scale: Mapping[str, torch.Tensor],
     ) -> Sequence[Any]:
         """One value per input, as of now."""
         values = self._fixed.copy()
@@ -117,8 +118,8 @@ class Feed:
             values[i] = gradients[name]
         for i, hyper in self._hypers:
             values[i] = hyper.read(optimizer)
-        for i in self._scale:
-            values[i] = torch.tensor(loss_scaling)
+        for i, name in self._scale:
+            values[i] = scale[name]
         return values
 
 

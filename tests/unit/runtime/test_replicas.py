@@ -167,3 +167,28 @@ def test_a_leading_dimension_that_is_not_the_number_of_groups_is_refused():
 
     with pytest.raises(poptorch.Error, match=r"'row'.*2 groups"):
         infer(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("opts", [options, strict], ids=["default", "strict"])
+def test_the_values_of_all_replicas_are_brought_back_if_there_is_room_for_them(opts):
+    class Scale(nn.Module):
+        def __init__(self, rows):
+            super().__init__()
+            self.value = nn.Parameter(torch.tensor(rows).reshape(-1, 1))
+
+        def forward(self, x):
+            return poptorch.identity_loss((self.value * x).sum(), "none")
+
+    def trained(rows, mode):
+        model = Scale(rows)
+        step = poptorch.trainingModel(model, opts(replicationFactor=4), sgd(model))
+        step.value.replicaGrouping(CommGroupType.Consecutive, 2, mode)
+        for _ in range(3):
+            step(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        return model.value.flatten().tolist()
+
+    one_per_group = trained([1.0, 2.0], VariableRetrievalMode.OnePerGroup)
+    # Replicas of a group begin with the value of its first one.
+    all_replicas = trained([1.0, 7.0, 2.0, 9.0], VariableRetrievalMode.AllReplicas)
+
+    assert all_replicas == [value for value in one_per_group for _ in range(2)]

@@ -37,7 +37,7 @@ from pantile.runtime.native.plan import (
 )
 from pantile.runtime.native.step_programs import TrainingKind
 from pantile.runtime.optimizer import Current, Update
-from pantile.runtime.random import RandomStreams
+from pantile.runtime.random import RandomStreams, update_seeds
 from pantile.runtime.weights import Weights
 
 
@@ -64,7 +64,7 @@ class Numbers:
             if isinstance(spec, TensorSpec):
                 self.tensors[inputs[i].name] = made = torch.zeros(spec.shape, dtype=spec.dtype)
                 self._copied.append((made, hyper))
-        self.tensors["loss_scaling"] = torch.tensor(update.loss_scaling)
+        self.tensors |= update.scale_tensors()
         self._scale = update.loss_scaling
 
     def refresh(self) -> None:
@@ -76,7 +76,9 @@ class Numbers:
                 self._memory[i] = known[i] = value
         for tensor, hyper in self._copied:
             tensor.copy_(hyper.read(update.bound))
-        if update.loss_scaling != self._scale:
+        if update.scale is not None:
+            update.scale_tensors()  # the program writes the scale itself
+        elif update.loss_scaling != self._scale:
             self._scale = update.loss_scaling
             self.tensors["loss_scaling"].fill_(self._scale)
 
@@ -105,6 +107,8 @@ class Binding:
             entries = zip(current.variant.program.inputs, current.feed.state(), strict=True)
             self._state = {e.name: t for e, t in entries if e.kind is InputKind.OPTIMIZER}
         self._accumulators: dict[str, Accumulator] = {}
+        #: The seeds of the update, which counts them on by itself.
+        self.update_seeds: torch.Tensor | None = None
 
     def body(self, prepared: Prepared) -> list[Input]:
         """The inputs of the body, in order."""
@@ -141,6 +145,10 @@ class Binding:
         if entry.kind is InputKind.GRADIENT:
             accumulator = self._accumulator(entry)
             return accumulator.tensors[0] if accumulator.reduced is None else accumulator.reduced
+        if entry.kind is InputKind.SEEDS:
+            assert isinstance(entry.spec, TensorSpec)
+            self.update_seeds = torch.zeros(entry.spec.shape, dtype=torch.int64)
+            return self.update_seeds
         return self._shared(entry, constants)
 
     def _shared(self, entry: InputSpec, constants: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -210,7 +218,8 @@ class Runner:
         self._returned = returned
         self._rows = [spec.shape[0] if spec.shape else None for spec in results]
         self._step, self.numbers, self._random = step, numbers, random
-        self._draws = prepared.seeds > 0
+        self._update_seeds = binding.update_seeds
+        self._draws = prepared.seeds > 0 or self._update_seeds is not None
 
     def run(
         self,
@@ -222,8 +231,7 @@ class Runner:
         """Run device iterations of a call."""
         if self.numbers is not None:
             self.numbers.refresh()
-        if self._draws:
-            self.loop.seed, self.loop.counters = self._random.native_stream()
+        self._seed()
         try:
             self.loop.run(arguments, destinations, first, count)
         except Exception as error:
@@ -237,8 +245,7 @@ class Runner:
 
         The caller refreshes the numbers, if they can be other ones.
         """
-        if self._draws:
-            self.loop.seed, self.loop.counters = self._random.native_stream()
+        self._seed()
         try:
             return self.loop.run_whole(pointers)
         except Exception as error:
@@ -246,6 +253,16 @@ class Runner:
         finally:
             if self._draws:
                 self._random.advance(self.schedule.parts.shape[0] * self.schedule.parts.shape[1])
+
+    def _seed(self) -> None:
+        """Give the random numbers of a run their seeds."""
+        if not self._draws:
+            return
+        seed, counters = self._random.native_stream()
+        self.loop.seed, self.loop.counters = seed, counters
+        if self._update_seeds is not None:
+            found = update_seeds(seed, counters[0], self._update_seeds.numel())
+            self._update_seeds.copy_(torch.tensor(found, dtype=torch.int64))
 
     def times(self, first: int, count: int) -> tuple[Any, Any]:
         """When the micro-batches of the latest run went in and out, and which were returned."""

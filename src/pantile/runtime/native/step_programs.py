@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from pantile.errors import ProgramError
 from pantile.lowering.native import StepPrograms
 from pantile.passes.accumulate_gradients import accumulate_gradients
 from pantile.passes.fuse_update import fuse
@@ -21,6 +22,7 @@ from pantile.program.spec import InputKind, TensorSpec
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.optimizer import UpdateKind, UpdateVariant
 from pantile.runtime.reduction import Reduction
+from pantile.runtime.step import update_kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,20 +35,25 @@ class TrainingKind:
     @property
     def update_kind(self) -> UpdateKind:
         """As the update is asked for."""
-        names = tuple(self.compiled.gradients)
-        return UpdateKind(names, self.reduction.divisor, self.compiled.variant.scaled)
+        return update_kind(self.compiled, self.reduction)
 
     @property
     def gradients(self) -> Mapping[str, TensorSpec]:
         """What the update is given, by parameter."""
-        groups = self.reduction.grouping.groups
         return {
             name: TensorSpec(
-                (max(groups[name]) + 1, *spec.shape) if name in groups else spec.shape,
+                (*self._rows(name), *spec.shape),
                 self.accumulator_dtype(spec.dtype),
             )
             for name, spec in self.compiled.gradients.items()
         }
+
+    def _rows(self, name: str) -> tuple[int, ...]:
+        grouping = self.reduction.grouping
+        if name in grouping.per_replica:
+            return (self.reduction.replicas,)
+        groups = grouping.groups.get(name)
+        return () if groups is None else (max(groups) + 1,)
 
     def accumulator_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """In which dtype such gradients are accumulated."""
@@ -66,6 +73,11 @@ class TrainingKind:
 
     def programs(self, variant: UpdateVariant) -> StepPrograms:
         """What is to be compiled; ProgramError if it cannot be."""
+        if self.reduction.grouping.per_replica:
+            raise ProgramError(
+                "parameters with VariableRetrievalMode.AllReplicas are summed by Python",
+                fix="nothing: the model runs on the reference engine",
+            )
         gradients, update = self.compiled.program, without_unread_numbers(variant.program)
         if self.is_fused:
             return StepPrograms.of(fuse(gradients, update), None)
