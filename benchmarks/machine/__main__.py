@@ -1,0 +1,5 @@
+"""`python -m benchmarks.machine`."""
+
+from benchmarks.machine.table import main
+
+main()
