@@ -68,7 +68,7 @@ class Run:
             for piece, count in stage:
                 priced = unit_of(piece, own, parts=self.parts)
                 units += [
-                    unit.named(f"{index}.{len(units) + n}") if count > 1 else unit
+                    unit.named(f"stage{index}-{len(units) + n}") if count > 1 else unit
                     for n in range(int(count))
                     for unit in priced
                 ]

@@ -1,5 +1,8 @@
 """`pantile`: what can be asked on a command line.
 
+    pantile plan train.py --ipus 16     where to cut a model, how fast it would be
+    pantile report profiles             what a report says
+    pantile info | monitor | check      the (software) IPUs, what runs on them, what works here
     pantile cache list
 
 A sub-command is a module with `add(commands)`, which adds its parser and sets `run`, the function
@@ -19,11 +22,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 import pantile
-from pantile.cli import cache
+from pantile.cli import cache, check, info, monitor, plan, report
 from pantile.errors import Error
 
 #: In the order `pantile --help` shows them.
-COMMANDS = (cache,)
+COMMANDS = (plan, report, info, monitor, check, cache)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

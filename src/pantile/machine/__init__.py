@@ -1,1 +1,1 @@
-"""The modelled machine: does a Program fit on IPUs, where does its time go, how fast on N of them."""
+"""The modelled machine: does a Program fit on IPUs, where does its time go, how fast on N."""

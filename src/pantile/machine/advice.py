@@ -70,7 +70,7 @@ def _trials(
         how = "remove poptorch.recomputationCheckpoint from the layers"
         yield "keep only the inputs of stages", how, stages, replace(now, recompute="stage")
     if now.training and not now.state_off_chip and now.optimizer.bytes_per_weight:
-        how = "options.TensorLocations.setOptimizerLocation(TensorLocationSettings().useOnChipStorage(False))"
+        how = "TensorLocationSettings().useOnChipStorage(False) for the optimizer state"
         yield "optimizer state off chip", how, stages, replace(now, state_off_chip=True)
     if now.training and now.replicas > 1 and not now.sharded_state:
         how = "TensorLocationSettings().useReplicatedTensorSharding(True) for the optimizer state"
@@ -99,9 +99,13 @@ def _trials(
 
 def _with_batch(unit: Unit, ratio: float) -> Unit:
     """A unit with a smaller micro-batch; half the rows take more than half the time."""
-    scaled = {
-        name: int(getattr(unit, name) * ratio)
-        for name in ("input_bytes", "border_bytes", "saved_bytes", "peak_bytes")
-    }
     effort = 0.15 + 0.85 * ratio
-    return replace(unit, forward=unit.forward * effort, backward=unit.backward * effort, **scaled)
+    return replace(
+        unit,
+        forward=unit.forward * effort,
+        backward=unit.backward * effort,
+        input_bytes=int(unit.input_bytes * ratio),
+        border_bytes=int(unit.border_bytes * ratio),
+        saved_bytes=int(unit.saved_bytes * ratio),
+        peak_bytes=int(unit.peak_bytes * ratio),
+    )

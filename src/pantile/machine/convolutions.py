@@ -104,23 +104,21 @@ def _dense(conv: Convolution) -> list[Product]:
     inner, outer = conv.channels_in // conv.groups, conv.channels_out // conv.groups
     # A window of k by k shares k - 1 pixels with its neighbour, fewer if windows are apart.
     overlap = max(0.0, (conv.taps**0.5 - 1) / max(conv.stride))
-    found = []
-    for share in {1, _share(conv)}:
-        found.append(
-            Product(
-                max(1, conv.groups // share),
-                conv.pixels,
-                inner * share,
-                outer * share,
-                conv.dtype,
-                conv.partials,
-                taps=conv.taps,
-                row_width=conv.row_width,
-                overlap=overlap,
-                input_scale=float(prod(conv.stride)) if conv.taps > 1 else 1.0,
-            )
+    return [
+        Product(
+            max(1, conv.groups // share),
+            conv.pixels,
+            inner * share,
+            outer * share,
+            conv.dtype,
+            conv.partials,
+            taps=conv.taps,
+            row_width=conv.row_width,
+            overlap=overlap,
+            input_scale=float(prod(conv.stride)) if conv.taps > 1 else 1.0,
         )
-    return found
+        for share in sorted({1, _share(conv)})
+    ]
 
 
 def _unfolded(chip: Chip, conv: Convolution, proportion: float) -> list[Spread]:

@@ -388,7 +388,26 @@ _CLASS = {
     "accumulate": "update",
 }
 _FREE = frozenset(
-    ["empty_like", "empty", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "arange", "scalar_tensor", "new_zeros", "new_empty", "new_full", "new_ones", "sym_size", "tril_indices", "lift_fresh_copy", "eye"]
+    {
+        "empty_like",
+        "empty",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+        "full",
+        "full_like",
+        "arange",
+        "scalar_tensor",
+        "new_zeros",
+        "new_empty",
+        "new_full",
+        "new_ones",
+        "sym_size",
+        "tril_indices",
+        "lift_fresh_copy",
+        "eye",
+    }
 )
 _ALIASES = {
     "native_dropout": "dropout",

@@ -24,7 +24,34 @@ _KINDS: dict[InputKind, Kind] = {
     InputKind.CONSTANT: "constant",
 }
 _VIEWS = frozenset(
-    ["view", "reshape", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "select", "slice", "split", "split_with_sizes", "unbind", "chunk", "detach", "alias", "as_strided", "diagonal", "unfold", "narrow", "flatten", "view_as", "_reshape_alias", "movedim", "swapaxes"]
+    {
+        "view",
+        "reshape",
+        "_unsafe_view",
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "chunk",
+        "detach",
+        "alias",
+        "as_strided",
+        "diagonal",
+        "unfold",
+        "narrow",
+        "flatten",
+        "view_as",
+        "_reshape_alias",
+        "movedim",
+        "swapaxes",
+    }
 )
 #: The positions of arguments that shape the work of an op, by name.
 _ATTRIBUTES: dict[str, dict[str, int]] = {
@@ -136,7 +163,8 @@ class _Extraction:
         values = node.meta.get("val")
         many = isinstance(values, (list, tuple))
         found = []
-        for index, value in enumerate(values if many else [values]):
+        parts: list[Any] = list(values or ()) if many else [values]
+        for index, value in enumerate(parts):
             number = len(self._tensors)
             shape, dtype, strides = _shape_of(value)
             label = f"{name}.{index}" if many else name

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -108,7 +109,28 @@ def stash_of(stages: Sequence[Sequence[Unit]], index: int, configuration: Config
         return waiting * (arriving + inputs + sum(unit.saved_bytes for unit in units))
     if configuration.recompute == "stage":
         return waiting * (arriving + inputs)
-    return waiting * (arriving + inputs + sum(unit.border_bytes for unit in units[:-1]))
+    ends = [a.border_bytes for a, b in pairwise(units) if a.group != b.group]
+    return waiting * (arriving + inputs + sum(ends))
+
+
+def live_of(units: Sequence[Unit], configuration: Configuration, *, last: bool) -> tuple[int, int]:
+    """Bytes of values and of pieces of products while the busiest unit runs.
+
+    What is recomputed is there as a whole until its backward is done: a layer, or the stage.
+    """
+    kind = configuration.recompute if configuration.training else "none"
+    groups: dict[str, int] = {}
+    for unit in units:
+        group = unit.group if kind == "layer" else "stage"
+        groups[group] = groups.get(group, 0) + unit.saved_bytes
+    if kind == "none" or (kind == "stage" and last):
+        groups = dict.fromkeys(groups, 0)
+
+    def live(unit: Unit) -> tuple[int, int]:
+        others = groups[unit.group if kind == "layer" else "stage"] - unit.saved_bytes
+        return unit.peak_bytes + max(0, others), unit.temporary_bytes
+
+    return max((live(unit) for unit in units), key=sum, default=(0, 0))
 
 
 def _stage(
@@ -121,7 +143,7 @@ def _stage(
     width = configuration.accumulator_bytes
     sums = sum(p.elements * width if width else p.bytes for p in trained)
     largest = max((p.bytes for p in trained if not p.lookup), default=0)
-    peak = max((unit.peak_bytes for unit in units), default=0)
+    alive, temporary = live_of(units, configuration, last=index == len(stages) - 1)
     return StageMemory(
         sum(p.bytes for p in weights),
         sum(unit.buffer_bytes for unit in units),
@@ -129,8 +151,8 @@ def _stage(
         largest if accumulating else sum(p.bytes for p in trained),
         _state(trained, configuration),
         stash_of(stages, index, configuration),
-        peak if configuration.training or not units else _inference_peak(units),
-        max((unit.temporary_bytes for unit in units), default=0),
+        alive,
+        temporary,
         chip.code_bytes_per_tile * chip.tiles,
         chip.exchange_code_bytes_per_tile * chip.tiles,
         chip.vertex_state_bytes_per_tile * chip.tiles,
@@ -144,10 +166,6 @@ def _state(trained: Sequence[Parameter], configuration: Configuration) -> int:
     if configuration.state_off_chip:
         return max((p.elements for p in trained), default=0) * per_weight // shards
     return sum(p.elements for p in trained) * per_weight // shards
-
-
-def _inference_peak(units: Sequence[Unit]) -> int:
-    return max(unit.peak_bytes for unit in units)
 
 
 def tile_map(tensors: Sequence[int], tiles: int, even: int = 0) -> NDArray[np.int64]:

@@ -208,8 +208,10 @@ def _costs(
     inner_grain, column_grain = grains(chip, product)
     g = -(-product.groups // gs)
     m = -(-rows // ms)
-    k = -(-(-(-product.inner // inner_grain)) // ks) * inner_grain
-    n = -(-(-(-column_groups // ns)) // serial) * column_grain
+    inner_groups = -(-product.inner // inner_grain)
+    own_groups = -(-column_groups // ns)
+    k = -(-inner_groups // ks) * inner_grain
+    n = -(-own_groups // serial) * column_grain
     compute = vertex_cycles(chip, product, g, m, k, n)
     width = ELEMENT_BYTES[product.dtype]
     partial_width = 4 if product.partials == "float32" else 2
@@ -253,7 +255,8 @@ def _halo(product: Product, m: Ints) -> Floats:
     if product.overlap == 0:
         return np.ones(len(m))
     side = np.sqrt(np.maximum(m, 1))
-    return ((side + product.overlap) / side) ** 2
+    more: Floats = ((side + product.overlap) / side) ** 2
+    return more
 
 
 def _reduce_cycles(outputs: Floats, depth: Ints, width: int) -> Floats:
@@ -261,4 +264,5 @@ def _reduce_cycles(outputs: Floats, depth: Ints, width: int) -> Floats:
     at_once = 8 if width == 2 else 4
     loops = np.ceil(outputs / at_once / 6)
     extra_stages = (depth >= 16).astype(np.float64) + (depth >= 125)
-    return 6 * loops * (1.5 * depth + 8.5) + 33 + 6 * 20 + extra_stages * 400
+    cycles: Floats = 6 * loops * (1.5 * depth + 8.5) + 33 + 6 * 20 + extra_stages * 400
+    return cycles

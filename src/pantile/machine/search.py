@@ -21,6 +21,8 @@ from pantile.machine.timing import Configuration, Recompute, Timing, time_of
 from pantile.machine.units import Unit
 
 MOST_STAGES = 64
+_ROOMY = 0.95
+"""The model of memory is not exact: a plan that leaves some room is preferred."""
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "stage", "layer")
 
 
@@ -90,7 +92,12 @@ def plans_for(
                 state_off_chip=off_chip,
             )
             found.append(evaluate(_cut(units, count, trial), trial))
-    return sorted(found, key=lambda plan: (not plan.fits, _rank(plan)))
+    return ranked(found)
+
+
+def ranked(plans: Sequence[Plan]) -> list[Plan]:
+    """What fits with room to spare, what just fits, what does not; in each the fastest first."""
+    return sorted(plans, key=lambda plan: (not plan.fits, plan.fullest > _ROOMY, _rank(plan)))
 
 
 def _rank(plan: Plan) -> tuple[float, ...]:

@@ -3,8 +3,8 @@
     Chip     one IPU: tiles, clock, memory, exchange, what its matrix unit does in a cycle
     System   chips joined to a pod: links, gateways, host, streaming memory
 
-Every number has a source in `SOURCES`; what nobody published is marked as assumed. Change one with
-`dataclasses.replace(BOW, sync_cycles=300)`, or from text with `adjusted(BOW, {"sync_cycles": 300})`.
+Every number has a source in `SOURCES`; what nobody published is marked as assumed. Change one
+with `dataclasses.replace(BOW, sync_cycles=300)` or with `adjusted(BOW, {"sync_cycles": 300})`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ update = cycles * slowest + sum over replicas + optimizer + host input that noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pantile.machine.communication import (
@@ -38,12 +38,12 @@ class Configuration:
     replicas: int = 1
     training: bool = True
     recompute: Recompute = "none"
-    optimizer: OptimizerModel = OptimizerModel()
+    optimizer: OptimizerModel = field(default_factory=OptimizerModel)
     accumulator_bytes: int = 0
     sharded_state: bool = False
     state_off_chip: bool = False
     overlapped_io: bool = False
-    prefetch_depth: int = 2
+    proportion: float = 0.6
 
     @property
     def samples(self) -> int:
@@ -92,8 +92,9 @@ class Timing:
     @property
     def balance(self) -> float:
         """Mean over maximum of the stages' times: 1 is a perfect split."""
-        times = [stage.micro_batch for stage in self.stages]
-        return sum(times) / len(times) / max(times) if times and max(times) else 1.0
+        spent = [stage.micro_batch for stage in self.stages]
+        longest = max(spent, default=0.0)
+        return sum(spent) / len(spent) / longest if longest else 1.0
 
 
 def time_of(stages: Sequence[Sequence[Unit]], configuration: Configuration) -> Timing:
@@ -103,7 +104,7 @@ def time_of(stages: Sequence[Sequence[Unit]], configuration: Configuration) -> T
     sharing = min(configuration.replicas, configuration.system.ipus_per_machine)
     inputs = sum(unit.input_bytes for stage in stages for unit in stage)
     feeding = host_seconds(configuration.system, inputs, sharing)
-    slowest = max(feeding, *(time.micro_batch for time in times))
+    slowest = max([feeding, *(time.micro_batch for time in times)])
     fill = len(stages) - 1
     cycles = configuration.accumulation + (2 * fill if configuration.training else fill)
     once = max(time.update for time in times) + max(time.all_reduce for time in times)

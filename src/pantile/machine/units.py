@@ -54,6 +54,13 @@ class Unit:
     ops: tuple[int, ...] = field(default=(), repr=False)
     distinct_ops: int = 0
 
+    @property
+    def group(self) -> str:
+        """The layer it is part of: the path up to its first number."""
+        parts = self.name.split(".")
+        number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts))
+        return ".".join(parts[: number + 1])
+
     def named(self, name: str) -> Unit:
         """The same work with weights of its own, for a layer that repeats."""
         own = tuple(replace(p, name=f"{name}/{p.name}") for p in self.parameters)

@@ -86,7 +86,8 @@ COPY_CYCLES_PER_BYTE = {
 def vector_cycles(chip: Chip, pace: Pace, elements: int, width: int) -> float:
     """One tile's share of an elementwise pass; steps are counted by the caller."""
     lanes = max(1, chip.vector_bytes // width)
-    vectors = -(-(-(-elements // chip.tiles)) // lanes)
+    share = -(-elements // chip.tiles)
+    vectors = -(-share // lanes)
     return pace.overhead + vectors * (pace.half if width <= 2 else pace.single)
 
 

@@ -48,10 +48,17 @@ class StepTimes:
     #: What ran the latest step at once. A step of a few microseconds has time for no other note:
     #: all else is asked when somebody wants to know.
     whole: WholeRun | None = None
+    #: Calls so far, where `pantile monitor` can read them; None for an executor nobody can see.
+    pulse: memoryview[int] | None = None
     _origin: float = field(default_factory=time.perf_counter)
 
     def begin(self, inputs: int, outputs: int) -> None:
         """A step with so many tensors in and out begins."""
+        if self.pulse is not None:
+            self.pulse[0] += 1
+        self._begin(inputs, outputs)
+
+    def _begin(self, inputs: int, outputs: int) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._rows, self._tables, self.whole = [], [], None
 
@@ -60,7 +67,7 @@ class StepTimes:
         """All micro-batches so far, in the order they ran."""
         if self.whole is not None:
             whole = self.whole
-            self.begin(*whole.tensors)
+            self._begin(*whole.tensors)
             self._tables.append(whole.all_times())
         tables, self._tables = self._tables, []
         for times, returned in tables:

@@ -24,7 +24,7 @@ from pantile.enums import ConnectionType, OutputMode
 from pantile.errors import Error, OfflineError, StateError
 from pantile.logging import logger
 from pantile.options import Options
-from pantile.runtime import instrument, ownership
+from pantile.runtime import instrument, observe, ownership
 from pantile.runtime.anchors import Anchors
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled, Variant, find
@@ -96,8 +96,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         self._synthetic = SyntheticData() if self._options.synthetic_data else None
         self._update: Update | None = None
         self._reduction: tuple[Any, Reduction] | None = None
-        self._attached = False
-        self._dirty = False
+        self._attached = self._dirty = False
         self._lock = threading.RLock()
         self._host_version = _HostVersion()
         self._linked = not training and instrument.owner_of(model) is not None
@@ -293,6 +292,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
                 self._update = self._new_update(self._control.optimizer, weights)
                 self._control.attach(self._update, self)
         self._weights, self._flags = weights, variant.flags
+        observe.compiled(self, compiled)
         return compiled
 
     def _new_weights(self) -> Weights:

@@ -94,6 +94,8 @@ class HotCall:
             return MISS
         results = self._runner.run_whole(pointers)
         self._times.whole = self
+        if self._times.pulse is not None:
+            self._times.pulse[0] += 1
         if update is not None:
             update.user._opt_called = True
         for tensor in results:

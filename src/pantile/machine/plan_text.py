@@ -8,7 +8,7 @@ from pantile.machine.memory import verdict_of
 from pantile.machine.search import Plan
 
 
-def annotations(plan: Plan, model: str = "model") -> str:
+def annotations_of(plan: Plan, model: str = "model") -> str:
     """PopTorch code that runs `model` as planned."""
     chosen = plan.configuration
     lines = ["import poptorch", "", "options = poptorch.Options()"]
@@ -24,12 +24,27 @@ def annotations(plan: Plan, model: str = "model") -> str:
         if chosen.sharded_state:
             settings += ".useReplicatedTensorSharding(True)"
         lines.append(f"options.TensorLocations.setOptimizerLocation({settings})")
+    shares = ", ".join(f'"IPU{i}": {chosen.proportion:g}' for i in range(len(plan.stages)))
+    lines.append(f"options.setAvailableMemoryProportion({{{shares}}})")
     lines += [
         f'poptorch.BeginBlock({_path(model, stage[0].name)}, "stage{index}", ipu_id={index})'
         for index, stage in enumerate(plan.stages)
         if index
     ]
+    if chosen.recompute == "layer":
+        lines += ["", "", "def checkpoint(module, inputs, result):"]
+        lines += ["    return poptorch.recomputationCheckpoint(result)", "", ""]
+        for container in _containers(plan):
+            lines.append(f"for layer in {_path(model, container)}:")
+            lines.append("    layer.register_forward_hook(checkpoint)")
     return "\n".join(lines)
+
+
+def _containers(plan: Plan) -> list[str]:
+    """The lists of layers whose outputs are kept."""
+    groups = [unit.group for stage in plan.stages for unit in stage]
+    paths = [group.rpartition(".")[0] for group in groups if group.rpartition(".")[2].isdigit()]
+    return list(dict.fromkeys(path for path in paths if path))
 
 
 def _path(model: str, name: str) -> str:
@@ -92,6 +107,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "micro_batch": chosen.micro_batch,
         "gradient_accumulation": chosen.accumulation,
         "recompute": chosen.recompute,
+        "available_memory_proportion": chosen.proportion,
         "sharded_optimizer_state": chosen.sharded_state,
         "optimizer_state_off_chip": chosen.state_off_chip,
         "samples_per_second": plan.samples_per_second,
@@ -99,5 +115,5 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "bubble": plan.timing.bubble,
         "balance": plan.timing.balance,
         "verdict": verdict_of(plan.memory, chip),
-        "annotations": annotations(plan),
+        "annotations": annotations_of(plan),
     }

@@ -1,0 +1,111 @@
+"""What the machine model says about an executor: its program, with its options translated.
+
+Options, optimizer, placement  ──►  CostSettings + Configuration
+Compiled.program               ──►  ProgramRecord
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pantile.errors import Error
+from pantile.machine.cost import CostSettings
+from pantile.machine.estimate import Estimate
+from pantile.machine.extract import records_of
+from pantile.machine.optimizers import OptimizerModel, optimizer_named
+from pantile.machine.targets import BOW, Chip, System, chip_named, pod
+from pantile.machine.timing import Configuration, Recompute
+from pantile.options import Options
+from pantile.program.spec import InputKind, TensorSpec
+from pantile.runtime.compiled import Compiled
+
+if TYPE_CHECKING:
+    from pantile.runtime.executor import PoplarExecutor
+
+_DEFAULT_PROPORTION = 0.6
+_RECOMPUTE: Mapping[int, Recompute] = {0: "none", 1: "layer", 2: "none", 3: "stage", 4: "layer"}
+
+
+def estimate_of(
+    executor: PoplarExecutor, compiled: Compiled | None = None, *, system: System | None = None
+) -> Estimate:
+    """The estimate for a compiled executor; its first program unless another is given."""
+    program = compiled or next(iter(executor._compiled), None)
+    if program is None:
+        raise Error("the model has not been compiled", fix="call the model, or compile(...), first")
+    options, training = executor._options, executor._training
+    ipus = program.placement.ipus_per_replica
+    needed = 1 << max(0, ipus * options.replication_factor - 1).bit_length()
+    machine = system or pod(chip_of_environment(), needed)
+    optimizer = executor._control.optimizer if executor._control is not None else None
+    return Estimate(
+        records_of(program.program),
+        settings_of(options, machine.chip, ipus),
+        configuration_of(options, machine, program, optimizer, training=training),
+        dict(zip(program.placement.stages, program.placement.ipus, strict=True)),
+    )
+
+
+def chip_of_environment() -> Chip:
+    """The chip named by PANTILE_CHIP, else a Bow."""
+    name = os.environ.get("PANTILE_CHIP")
+    return chip_named(name) if name else BOW
+
+
+def settings_of(options: Options, chip: Chip, ipus: int) -> CostSettings:
+    """Memory proportions and partial sums as the options say."""
+    named = options.available_memory_proportion
+    proportions = tuple(float(named.get(f"IPU{i}", _DEFAULT_PROPORTION)) for i in range(ipus))
+    partials = "float16" if options.Precision.partials_type is torch.float16 else "float32"
+    return CostSettings(chip, proportions, partials)
+
+
+def configuration_of(
+    options: Options,
+    system: System,
+    program: Compiled,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    training: bool,
+) -> Configuration:
+    """How the executor runs its program."""
+    location = options.TensorLocations.location_optimizer
+    kind = options._popart.options.get("autoRecomputation", 0)
+    return Configuration(
+        system,
+        micro_batch_of(program),
+        options.Training.gradient_accumulation if training else options.device_iterations,
+        options.replication_factor,
+        training,
+        _RECOMPUTE.get(int(kind), "none") if training else "none",
+        optimizer_model(optimizer),
+        _accumulator_bytes(optimizer),
+        bool(location.get("useReplicatedTensorSharding", 0)),
+        location.get("onChip", 1) == 0,
+        options.TensorLocations.num_io_tiles > 0,
+    )
+
+
+def micro_batch_of(program: Compiled) -> int:
+    """Samples of one micro-batch: the first size of the first argument that has one."""
+    for entry in program.program.inputs_of(InputKind.ARGUMENT):
+        if isinstance(entry.spec, TensorSpec) and entry.spec.shape:
+            return max(1, entry.spec.shape[0])
+    return 1
+
+
+def optimizer_model(optimizer: torch.optim.Optimizer | None) -> OptimizerModel:
+    """The cost of the user's optimizer."""
+    if optimizer is None:
+        return OptimizerModel("none")
+    momentum = any(group.get("momentum") for group in optimizer.param_groups)
+    return optimizer_named(type(optimizer).__name__, momentum=momentum)
+
+
+def _accumulator_bytes(optimizer: Any) -> int:
+    kind = getattr(optimizer, "accum_type", None)
+    return int(kind.itemsize) if isinstance(kind, torch.dtype) else 0
