@@ -44,7 +44,8 @@ def run(parsed: argparse.Namespace) -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            print(f"{'ok     ' if finding.works else 'FAILED '} {finding.what:34} {finding.detail}")
+            missing = "absent " if finding.what.startswith("optional") else "FAILED "
+            print(f"{'ok     ' if finding.works else missing} {finding.what:34} {finding.detail}")
     needed = [f for f in findings if not f.what.startswith("optional")]
     if not parsed.json:
         good = all(f.works for f in needed)

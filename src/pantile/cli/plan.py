@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import runpy
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `pantile plan`."""
     parser = commands.add_parser("plan", help="split a model over the IPUs of a pod")
     parser.add_argument("what", help="a script, or file.py:function")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    parser.add_argument("--args", default="", metavar="TEXT", help="arguments of the script")
     parser.add_argument("--ipus", type=int, default=16, help="IPUs of the pod (16)")
     parser.add_argument("--chip", default="Bow", help="GC2, GC200, Bow or C600")
     parser.add_argument("--batch", type=int, help="samples of one weight update")
@@ -100,7 +101,7 @@ def _of_script(parsed: argparse.Namespace) -> list[Plan]:
         raise _Compiled(plans_of(known.record, known.configuration, trials, batch=samples))
 
     script, before = _existing(parsed.what), sys.argv
-    sys.argv = [script, *parsed.arguments]
+    sys.argv = [script, *shlex.split(parsed.args)]
     try:
         with listening(listen):
             runpy.run_path(script, run_name="__main__")

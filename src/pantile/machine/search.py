@@ -91,7 +91,14 @@ def plans_for(
                 sharded_state=sharded,
                 state_off_chip=off_chip,
             )
-            found.append(evaluate(_cut(units, count, trial), trial))
+            if not trial.training or trial.accumulation >= 2 * count - 1:
+                found.append(evaluate(_cut(units, count, trial), trial))
+    if not found:
+        raise Error(
+            f"a batch of {samples} is too small for a pipeline of "
+            f"{min(stage_counts or [1])} stages with micro-batches of {configuration.micro_batch}",
+            fix="make the batch larger, or the micro-batch smaller",
+        )
     return ranked(found)
 
 
@@ -133,7 +140,9 @@ def _spread(configuration: Configuration, count: int, samples: int) -> Configura
     """As many replicas as there are IPUs for, and the accumulation that keeps the batch."""
     replicas = max(1, configuration.system.ipus // count)
     replicas = 1 << (replicas.bit_length() - 1)
-    while replicas > 1 and configuration.micro_batch * replicas > samples:
+    # A pipeline in training needs an accumulation of at least 2 P - 1 to be filled.
+    least = 2 * count - 1 if configuration.training else 1
+    while replicas > 1 and configuration.micro_batch * replicas * least > samples:
         replicas //= 2
     accumulation = max(1, round(samples / (configuration.micro_batch * replicas)))
     if not configuration.training:

@@ -1,0 +1,101 @@
+"""The machine model against published results: the acceptance list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from benchmarks.machine.published import load, run_of
+from benchmarks.machine.table import (
+    fit,
+    matmul_rows,
+    mean_baseline_error,
+    mean_error,
+    rows_of,
+)
+
+from pantile.machine.calibration import ERROR_BANDS, Calibration
+from pantile.machine.memory import memory_of, verdict_of
+from pantile.machine.optimizers import OptimizerModel
+
+POINTS = {point["id"]: point for point in load()["end_to_end"]}
+
+
+def error(name: str) -> float:
+    point = POINTS[name]
+    return run_of(point, Calibration()).throughput() / point["throughput"] - 1
+
+
+def test_bert_large_on_16_ipus_is_within_10_percent():
+    assert abs(error("bert-l-ph1-packed-pt-pod16")) <= 0.1
+
+
+def test_products_are_within_8_percent_on_average():
+    errors = [abs(predicted / measured - 1) for _, _, predicted, measured in matmul_rows(load())]
+
+    assert sum(errors) / len(errors) <= 0.08
+
+
+def test_squad_fits_with_sharded_state_and_not_without():
+    """The published configuration says that it needs two replicas to fit."""
+    point = {
+        "id": "squad",
+        "model": "BERT-large",
+        "task": "SQuAD fine-tuning",
+        "ipu_kind": "Bow",
+        "num_ipus": 16,
+        "precision": "16.16",
+        "micro_batch": 4,
+        "grad_accumulation": 32,
+        "replicas": 2,
+        "seq_len": 384,
+        "layers_per_ipu": [2, 3, 3, 3, 3, 3, 3, 4],
+        "recompute": "per layer",
+        "available_memory_proportion": [0.08, 0.25, 0.32, 0.32, 0.36, 0.38, 0.4, 0.32],
+    }
+    run = run_of(point, Calibration())
+    on_chip = replace(
+        run.configuration, optimizer=OptimizerModel("adam", (2, 4)), state_off_chip=False
+    )
+    units = run.units()
+
+    with_it = memory_of(units, replace(on_chip, sharded_state=True))
+    without = memory_of(units, replace(on_chip, sharded_state=False))
+
+    assert verdict_of(with_it, run.settings.chip) != "does not fit"
+    assert verdict_of(without, run.settings.chip) == "does not fit"
+
+
+@pytest.mark.slow
+def test_the_acceptance_list_holds():
+    points = load()["end_to_end"]
+    calibration = fit(points)
+    assert calibration == Calibration()  # what the package ships is what the fit gives
+    rows = rows_of(points, calibration)
+    free = [row for row in rows if not row.fitted]
+    transformers = [row for row in free if row.family == "transformer"]
+    nets = [row for row in free if row.family == "cnn"]
+
+    assert mean_error(transformers) <= 0.10
+    assert mean_error(nets) <= 0.25
+    for family in (transformers, nets):
+        known = [row for row in family if row.baseline is not None]
+        assert mean_error(known) < mean_baseline_error(known)
+    assert all(row.verdict != "does not fit" for row in rows)
+    for family, name in ((transformers, "general"), (nets, "convolution")):
+        low, high = ERROR_BANDS[name]
+        assert min(row.error for row in family) >= low
+        assert max(row.error for row in family) <= high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "less"),
+    [("conformer-bow-4", "conformer-gc200-4"), ("alcf-rn50-pt-16ipu", "alcf-rn50-pt-4ipu")],
+)
+def test_ratios_between_chips_and_pods_are_within_7_percent(more, less):
+    published = POINTS[more]["throughput"] / POINTS[less]["throughput"]
+
+    predicted = (1 + error(more)) / (1 + error(less)) * published
+
+    assert predicted == pytest.approx(published, rel=0.07)
