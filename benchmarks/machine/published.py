@@ -21,6 +21,7 @@ from pantile.machine.timing import Configuration, Timing, time_of
 from pantile.machine.units import Unit
 
 FILE = Path(__file__).with_name("published.json")
+MORE = Path(__file__).with_name("published_later.json")
 
 
 @dataclass(frozen=True)
@@ -286,21 +287,36 @@ def _residual(point: dict[str, Any], calibration: Calibration) -> Run:
     deep, groups = (101, 32) if "101" in point["model"] else (50, 1)
     training = "inference" not in point["task"]
     piece = Piece("residual", (deep, groups), point["micro_batch"], _dtype(point), training)
+    return _whole(point, calibration, piece)
+
+
+def _efficient(point: dict[str, Any], calibration: Calibration) -> Run:
+    return _whole(point, calibration, Piece("efficient", (4, 16, 4), point["micro_batch"]))
+
+
+def _whole(point: dict[str, Any], calibration: Calibration, piece: Piece) -> Run:
+    """A network captured as one piece, cut where its stages take equal time."""
     run = replace(_run(point, calibration, [[(piece, 1)]]), parts=True)
-    return _Halved(**vars(run)) if point.get("ipus_per_replica") == 2 else run
+    return _Cut(**vars(run), count=point.get("ipus_per_replica") or 1)
 
 
-class _Halved(Run):
-    """A network cut into two stages of equal time, at the border of a block."""
+@dataclass(frozen=True)
+class _Cut(Run):
+    """A run whose one piece is cut into `count` stages at the borders of its blocks."""
+
+    count: int = 1
 
     def units(self) -> list[list[Unit]]:
         units = unit_of(self.stages[0][0][0], self.settings, parts=True)
-        half = sum(unit.forward + unit.backward for unit in units) / 2
-        spent, cut = 0.0, 0
-        while spent < half:
-            spent += units[cut].forward + units[cut].backward
-            cut += 1
-        return [list(units[:cut]), list(units[cut:])]
+        share = sum(unit.forward + unit.backward for unit in units) / self.count
+        stages: list[list[Unit]] = [[]]
+        spent = 0.0
+        for unit in units:
+            if spent >= share * len(stages) and len(stages) < self.count:
+                stages.append([])
+            stages[-1].append(unit)
+            spent += unit.forward + unit.backward
+        return stages
 
 
 _MAKERS: list[tuple[tuple[str, ...], Callable[[dict[str, Any], Calibration], Run]]] = [
@@ -310,4 +326,5 @@ _MAKERS: list[tuple[tuple[str, ...], Callable[[dict[str, Any], Calibration], Run
     (tuple(SWIN), _swin),
     (("Conformer (12 enc/6 dec, d=256)",), _conformer),
     (("ResNet-50 v1.5", "ResNet-50", "ResNeXt-101"), _residual),
+    (("EfficientNet-B4 (groups of 16)",), _efficient),
 ]

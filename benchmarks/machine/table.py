@@ -6,18 +6,21 @@ that count are those of the other points.
 
 from __future__ import annotations
 
-import json
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from pathlib import Path
 from typing import Any
 
-from benchmarks.machine.published import TRANSFORMERS, load, run_of
+from benchmarks.machine.published import MORE, TRANSFORMERS, load, run_of
 from pantile.machine.calibration import Calibration
 from pantile.machine.memory import memory_of, verdict_of
 from pantile.machine.products import Product, spread
 from pantile.machine.targets import C600, chip_named
 
+PAGE = Path(__file__).parents[2] / "docs" / "machine-model.md"
+BEGIN, END = "<!-- table: python -m benchmarks.machine --write -->", "<!-- end of the table -->"
 _PEAK = "float16"
 
 
@@ -169,20 +172,59 @@ def _geometric_mean(values: Iterable[float]) -> float:
     return exp(sum(logs) / len(logs))
 
 
-def main() -> None:
-    """Print the factors, the table and the means."""
+def text() -> str:
+    """Both tables with their means, as the documentation shows them."""
     data = load()
-    points = data["end_to_end"]
-    calibration = fit(points)
-    rows = rows_of(points, calibration)
-    print(json.dumps({"general": calibration.general, "convolution": calibration.convolution}))
-    print(markdown(rows))
-    for family in ("transformer", "cnn"):
+    points, later = data["end_to_end"], load(MORE)["end_to_end"]
+    calibration = Calibration()
+    first = rows_of(points, calibration)
+    fitted = [point for point in points if point["suggested_role"] == "calibrate"]
+    second = [row for row in rows_of([*fitted, *later], calibration) if not row.fitted]
+    products = [
+        f"| {name} | {dtype} | {measured:,.0f} | {predicted:,.0f} | "
+        f"{predicted / measured - 1:+.1%} |"
+        for name, dtype, predicted, measured in matmul_rows(data)
+    ]
+    return "\n".join(
+        [
+            *(markdown(first), "", *_means(first), ""),
+            "Points that were not evaluated until the model was finished, and then once:",
+            *("", markdown(second), "", *_means(second), ""),
+            "Products on a C600, cycles of the longest tile:",
+            *("", "| product | type | measured | predicted | error |", "|---|---|---|---|---|"),
+            *products,
+        ]
+    )
+
+
+def _means(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    for family, name in (("transformer", "Transformers"), ("cnn", "Convolutional networks")):
         free = [row for row in rows if row.family == family and not row.fitted]
         known = [row for row in free if row.baseline is not None]
-        print(
-            f"{family}: mean error {mean_error(free):.1%} of {len(free)} points; where utilisation "
-            f"is known {mean_error(known):.1%} against {mean_baseline_error(known):.1%}"
+        lines.append(
+            f"{name}: mean error **{mean_error(free):.1%}** of {len(free)} points; of the "
+            f"{len(known)} whose operations are counted {mean_error(known):.1%}, where constant "
+            f"utilisation has {mean_baseline_error(known):.1%}."
         )
-    for name, dtype, predicted, measured in matmul_rows(data):
-        print(f"{name} {dtype}: {predicted:,.0f} cycles, measured {measured:,.0f}")
+    return [lines[0], "", lines[1]]
+
+
+def written(page: str, table: str) -> str:
+    """The page with another table between its marks."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the tables, or write them into the documentation; `--fit` fits the factors anew."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.machine", description=main.__doc__)
+    parser.add_argument("--fit", action="store_true", help="print the factors a fit gives")
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
+    parsed = parser.parse_args(arguments)
+    if parsed.fit:
+        print(fit(load()["end_to_end"]))
+    elif parsed.write:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), text()), encoding="utf-8")
+    else:
+        print(text())

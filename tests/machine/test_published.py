@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 from benchmarks.machine.published import load, run_of
 from benchmarks.machine.table import (
+    PAGE,
     fit,
     matmul_rows,
     mean_baseline_error,
     mean_error,
     rows_of,
+    text,
+    written,
 )
 
 from pantile.machine.calibration import ERROR_BANDS, Calibration
@@ -86,6 +89,13 @@ def test_the_acceptance_list_holds():
         low, high = ERROR_BANDS[name]
         assert min(row.error for row in family) >= low
         assert max(row.error for row in family) <= high
+
+
+@pytest.mark.slow
+def test_the_documentation_shows_the_tables_the_model_gives():
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert written(page, text()) == page
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.fx import traceback as fx_traceback
 from torch.nn.modules.module import (
@@ -30,12 +31,16 @@ def module_paths(root: nn.Module, recorder: Recorder) -> Iterator[None]:
     outer: list[Any] = []
 
     def enter(module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():  # torch.cond inlines hooks: there is nothing to inline
+            return
         if current() is not recorder or id(module) not in names:
             return
         outer.append(fx_traceback.current_meta.get(_KEY))
         fx_traceback.current_meta[_KEY] = {names[id(module)]: type(module).__name__}
 
     def leave(module: nn.Module, args: Any, result: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if current() is not recorder or id(module) not in names or not outer:
             return
         before = outer.pop()
@@ -47,7 +52,7 @@ def module_paths(root: nn.Module, recorder: Recorder) -> Iterator[None]:
     # Global hooks see the modules of all threads; `current()` tells which ones are being captured.
     handles = [
         register_module_forward_pre_hook(enter),
-        register_module_forward_hook(leave, always_call=True),
+        register_module_forward_hook(leave),
     ]
     try:
         yield
