@@ -29,12 +29,21 @@ from pantile.machine.search import Plan, plans_for, ranked
 from pantile.machine.targets import BOW, Chip, chip_named, pod
 from pantile.machine.timing import Configuration, Recompute
 from pantile.machine.units import units_of
+from pantile.options import Options
+from pantile.runtime.placement import place_blocks, tag_stages
 
 __all__ = ["Estimate", "Plan", "annotations_of", "as_data", "estimate", "plan", "plans", "table"]
 
 
 def record(model: nn.Module, inputs: Sequence[Any], *, training: bool = True) -> ProgramRecord:
     """Capture a model for these arguments (one micro-batch) as plain records."""
+    return _placed(model, inputs, training=training)[0]
+
+
+def _placed(
+    model: nn.Module, inputs: Sequence[Any], *, training: bool
+) -> tuple[ProgramRecord, dict[int, int]]:
+    """The records, and the IPU of each stage that the model's blocks name."""
     from pantile.capture.forward import Request, capture
     from pantile.capture.module_state import ModuleState
     from pantile.program.structure import flatten, leaf_names
@@ -44,7 +53,11 @@ def record(model: nn.Module, inputs: Sequence[Any], *, training: bool = True) ->
     request = Request(
         model, model, ModuleState.of(model), structure, tensors, names, training=training
     )
-    return records_of(capture(request).program)
+    captured = capture(request)
+    strategy = Options().execution_strategy
+    placement = place_blocks(captured.blocks, captured.activations, strategy, strict=False)
+    program = tag_stages(captured.program, placement, strict=False)
+    return records_of(program), dict(enumerate(placement.devices))
 
 
 def estimate(
@@ -63,8 +76,9 @@ def estimate(
 ) -> Estimate:
     """Time and memory of a model as its blocks place it."""
     machine = pod(chip_named(chip) if isinstance(chip, str) else chip, ipus)
+    program, devices = _placed(model, inputs, training=training)
     return Estimate(
-        record(model, inputs, training=training),
+        program,
         CostSettings(machine.chip, (proportion,), partials),
         Configuration(
             machine,
@@ -75,7 +89,7 @@ def estimate(
             recompute,
             OptimizerModel(optimizer if training else "none"),
         ),
-        {},
+        devices,
     )
 
 

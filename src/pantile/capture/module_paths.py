@@ -28,6 +28,9 @@ _KEY = "nn_module_stack"
 def module_paths(root: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Note the running module in every node that `recorder`'s capture records in this scope."""
     names = {id(module): name for name, module in root.named_modules()}
+    if any(type(module).__name__ == "OptimizedModule" for module in root.modules()):
+        yield  # torch warns of global hooks when a module it compiled is called: no names then
+        return
     outer: list[Any] = []
 
     def enter(module: nn.Module, args: Any) -> None:

@@ -125,9 +125,9 @@ class _Extraction:
         tag = tag_of(node)
         phase: Phase = self._phase or ("backward" if tag.phase == "backward" else "forward")
         stage, module, source = tag.stage, tag.module, tag.source
-        if phase == "backward" and name == "add":
+        if stage < 0 or (phase == "backward" and name == "add"):
             # Autograd sums gradients where they meet; those nodes carry a tag of somewhere else.
-            origin = self._latest(inputs)
+            origin = self._latest(inputs) or (self._ops[-1] if stage < 0 and self._ops else None)
             if origin is not None:
                 stage, module, source = origin.stage, origin.module, origin.source
         op = OpRecord(
@@ -136,7 +136,7 @@ class _Extraction:
             inputs,
             outputs,
             phase,
-            stage,
+            max(0, stage),
             module,
             source,
             _attributes(node, name),

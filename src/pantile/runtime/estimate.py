@@ -7,7 +7,6 @@ Compiled.program               ──►  ProgramRecord
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,14 +19,15 @@ from pantile.machine.optimizers import OptimizerModel, optimizer_named
 from pantile.machine.targets import BOW, Chip, System, chip_named, pod
 from pantile.machine.timing import Configuration, Recompute
 from pantile.options import Options
+from pantile.program.program import tag_of
 from pantile.program.spec import InputKind, TensorSpec
 from pantile.runtime.compiled import Compiled
+from pantile.runtime.pipeline.plan import recomputed_stages
 
 if TYPE_CHECKING:
     from pantile.runtime.executor import PoplarExecutor
 
 _DEFAULT_PROPORTION = 0.6
-_RECOMPUTE: Mapping[int, Recompute] = {0: "none", 1: "layer", 2: "none", 3: "stage", 4: "layer"}
 
 
 def estimate_of(
@@ -46,7 +46,7 @@ def estimate_of(
         records_of(program.program),
         settings_of(options, machine.chip, ipus),
         configuration_of(options, machine, program, optimizer, training=training),
-        dict(zip(program.placement.stages, program.placement.ipus, strict=True)),
+        dict(enumerate(program.placement.devices)),
     )
 
 
@@ -74,20 +74,27 @@ def configuration_of(
 ) -> Configuration:
     """How the executor runs its program."""
     location = options.TensorLocations.location_optimizer
-    kind = options._popart.options.get("autoRecomputation", 0)
     return Configuration(
         system,
         micro_batch_of(program),
         options.Training.gradient_accumulation if training else options.device_iterations,
         options.replication_factor,
         training,
-        _RECOMPUTE.get(int(kind), "none") if training else "none",
+        _recomputation(program, options) if training else "none",
         optimizer_model(optimizer),
         _accumulator_bytes(optimizer),
         bool(location.get("useReplicatedTensorSharding", 0)),
         location.get("onChip", 1) == 0,
         options.TensorLocations.num_io_tiles > 0,
     )
+
+
+def _recomputation(program: Compiled, options: Options) -> Recompute:
+    """From the values the model marks, else from the inputs of stages; or not at all."""
+    if not recomputed_stages(program.program, options, 2):
+        return "none"
+    marked = any(tag_of(node).checkpoint for node in program.program.graph.nodes)
+    return "layer" if marked else "stage"
 
 
 def micro_batch_of(program: Compiled) -> int:
