@@ -20,6 +20,7 @@ from pantile.machine.convolutions import (
     convolution_cycles,
     weight_gradient_cycles,
 )
+from pantile.machine.op_classes import ALIASES, CLASS_OF_PACE, FREE, GROUPS
 from pantile.machine.products import Product, Spread, spread
 from pantile.machine.records import BYTES, OpRecord, ProgramRecord, TensorRecord
 from pantile.machine.targets import Chip
@@ -135,7 +136,7 @@ class _Model:
 
     def _work(self, op: OpRecord) -> _Work:
         operands, results = self._record.operands(op), self._record.results(op)
-        if not operands or op.op in _FREE:
+        if not operands or op.op in FREE:
             return _Work("none")
         key = (
             op.op,
@@ -273,13 +274,37 @@ class _Model:
         name = "softmax_backward" if passes == 2 else "softmax"
         return work + self._pass(name, scores)
 
+    def _recurrent(self, op: OpRecord, ins: list[TensorRecord], outs: list[TensorRecord]) -> _Work:
+        """One product for all inputs, then one for each step, which waits for the step before."""
+        sequence, own, gates = ins[0], ins[1], ins[2].shape[0]
+        steps, batch = sequence.shape[0], sequence.shape[1]
+        inside, hidden = own.shape[-1], ins[2].shape[-1]
+        dtype, partials = self._types(sequence)
+        first = Product(1, steps * batch, inside, gates, dtype, partials)
+        each = Product(1, batch, hidden, gates, dtype, partials)
+        step = self.product(op, each)
+        for name in ("sigmoid", "tanh", "mul", "add", "mul"):
+            step += self._pass(name, TensorRecord(-1, "gates", (batch, gates), sequence.dtype))
+        again = 2 if "backward" in op.op else 1
+        work = self.product(op, first)
+        return _Work(
+            "matmul",
+            again * (work.compute + steps * step.compute),
+            again * (work.exchange + steps * step.exchange),
+            again * (work.steps + steps * step.steps),
+            again * (work.flops + steps * step.flops),
+            max(work.temporary_bytes, step.temporary_bytes),
+            work.grid,
+            "steps of a recurrent layer wait for each other",
+        )
+
     # Everything else
 
     def _pass(self, name: str, tensor: TensorRecord, *, moved: float = 0.0) -> _Work:
         pace = PACES[name]
         width = BYTES.get(tensor.dtype, 4)
         compute = vector_cycles(self._chip, pace, tensor.elements, width)
-        kind = _CLASS.get(name, "vector")
+        kind = CLASS_OF_PACE.get(name, "vector")
         return _Work(kind, compute, exchange_cycles(self._chip, moved), pace.steps)
 
     def _copy(self, tensor: TensorRecord, atom: int) -> _Work:
@@ -305,7 +330,7 @@ class _Model:
         full = [t for t in ins if t.elements == out.elements and t.elements > 1]
         if out.dtype in ("int64", "int32", "int16", "int8", "uint8", "bool"):
             return self._pass("integer", out)
-        name = op.op if op.op in PACES else _ALIASES.get(op.op, "other")
+        name = op.op if op.op in PACES else ALIASES.get(op.op, "other")
         if name in ("add", "sub", "mul", "rsub", "div") and len(full) < 2:
             return self._pass("scalar", out)
         # Operands of a sum lie on tiles as their makers left them: one has to move.
@@ -375,117 +400,19 @@ class _Model:
 
 Rule = Callable[[_Model, OpRecord, list[TensorRecord], list[TensorRecord]], _Work]
 
-_CLASS = {
-    "norm": "norm",
-    "norm_backward": "norm",
-    "norm_inference": "norm",
-    "softmax": "softmax",
-    "softmax_backward": "softmax",
-    "reduce": "reduce",
-    "dropout": "random",
-    "normal": "random",
-    "uniform": "random",
-    "accumulate": "update",
+_OF_GROUP: Mapping[str, Rule] = {
+    "matmul": _Model._matmul,
+    "convolution": _Model._convolution,
+    "convolution backward": _Model._convolution_backward,
+    "attention": _Model._attention,
+    "recurrent": _Model._recurrent,
+    "cast": _Model._cast,
+    "copy": _Model._clone,
+    "softmax": _Model._softmax,
+    "norm": _Model._norm,
+    "reduction": _Model._reduce,
+    "pool": _Model._pool,
+    "gather": _Model._gather,
+    "scatter": _Model._scatter,
 }
-_FREE = frozenset(
-    {
-        "empty_like",
-        "empty",
-        "zeros",
-        "zeros_like",
-        "ones",
-        "ones_like",
-        "full",
-        "full_like",
-        "arange",
-        "scalar_tensor",
-        "new_zeros",
-        "new_empty",
-        "new_full",
-        "new_ones",
-        "sym_size",
-        "tril_indices",
-        "lift_fresh_copy",
-        "eye",
-    }
-)
-_ALIASES = {
-    "native_dropout": "dropout",
-    "native_dropout_backward": "dropout_backward",
-    "bernoulli": "dropout",
-    "rand": "uniform",
-    "rand_like": "uniform",
-    "randn": "normal",
-    "randn_like": "normal",
-    "normal_functional": "normal",
-    "fill": "fill",
-    "neg": "scalar",
-    "abs": "scalar",
-    "clamp": "hardtanh",
-    "clamp_min": "relu",
-    "maximum": "add",
-    "minimum": "add",
-    "leaky_relu": "hardtanh",
-    "hardsigmoid": "hardtanh",
-    "log_sigmoid_forward": "silu",
-    "select_backward": "fill",
-    "slice_backward": "fill",
-    "pow": "mul",
-    "tril": "mul",
-    "triu": "mul",
-}
-
-
-def _rules() -> Mapping[str, Rule]:
-    table: dict[str, Rule] = {}
-    groups: list[tuple[Rule, str]] = [
-        (_Model._matmul, "mm bmm addmm baddbmm matmul linear"),
-        (_Model._convolution, "convolution"),
-        (_Model._convolution_backward, "convolution_backward"),
-        (
-            _Model._attention,
-            "_scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention "
-            "_scaled_dot_product_flash_attention_for_cpu_backward "
-            "_scaled_dot_product_attention_math",
-        ),
-        (_Model._cast, "_to_copy to"),
-        (
-            _Model._clone,
-            "clone cat stack constant_pad_nd roll repeat contiguous flip copy reshape "
-            "_unsafe_view pixel_shuffle im2col col2im upsample_nearest2d",
-        ),
-        (
-            _Model._softmax,
-            "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data",
-        ),
-        (
-            _Model._norm,
-            "native_layer_norm native_layer_norm_backward native_group_norm "
-            "native_group_norm_backward _native_batch_norm_legit native_batch_norm "
-            "native_batch_norm_backward _native_batch_norm_legit_no_training "
-            "_native_batch_norm_legit_functional _fused_rms_norm _fused_rms_norm_backward",
-        ),
-        (
-            _Model._reduce,
-            "sum mean amax amin max min argmax argmin prod var var_mean logsumexp any all "
-            "nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward mse_loss "
-            "linalg_vector_norm norm cumsum",
-        ),
-        (
-            _Model._pool,
-            "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d "
-            "avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward",
-        ),
-        (_Model._gather, "embedding index index_select gather take"),
-        (
-            _Model._scatter,
-            "embedding_dense_backward index_put index_add scatter scatter_add index_copy "
-            "_index_put_impl",
-        ),
-    ]
-    for rule, names in groups:
-        table.update(dict.fromkeys(names.split(), rule))
-    return table
-
-
-_RULES = _rules()
+_RULES = {name: _OF_GROUP[group] for group, names in GROUPS.items() for name in names}

@@ -83,3 +83,18 @@ def test_floating_point_operations_of_products_are_counted():
 
     costs = cost_of(F.conv2d, half(2, 8, 16, 16), half(4, 8, 3, 3))
     assert costs["convolution"].flops == 2 * 2 * 14 * 14 * 4 * 8 * 9
+
+
+def test_a_recurrent_layer_counts_its_products_and_waits_at_every_step():
+    length, batch, width, hidden = 20, 8, 16, 32
+    layer = nn.LSTM(width, hidden).eval()
+
+    def total(steps):
+        found = record(layer, (torch.zeros(steps, batch, width),), training=False)
+        costs = program_costs(found, PLAIN)
+        return sum(cost.flops for cost in costs), sum(cost.steps for cost in costs)
+
+    flops, steps = total(length)
+
+    assert flops == 2 * length * batch * 4 * hidden * (width + hidden)
+    assert steps > 1.8 * total(length // 2)[1]
