@@ -124,7 +124,7 @@ class _Extraction:
     ) -> None:
         tag = tag_of(node)
         phase: Phase = self._phase or ("backward" if tag.phase == "backward" else "forward")
-        stage, module, source = tag.stage, tag.module, tag.source
+        stage, module, source = tag.stage, tag.module.replace("/", "."), tag.source
         if stage < 0 or (phase == "backward" and name == "add"):
             # Autograd sums gradients where they meet; those nodes carry a tag of somewhere else.
             origin = self._latest(inputs) or (self._ops[-1] if stage < 0 and self._ops else None)

@@ -95,7 +95,7 @@ def test_a_module_may_be_called_anything(tmp_path):
     class Odd(nn.Module):
         def __init__(self):
             super().__init__()
-            self.add_module("<script>alert('1')</script>", nn.Linear(4, 4))
+            self.add_module("<script>alert(1)", nn.Linear(4, 4))
 
         def forward(self, x):
             return next(self.children())(x)
@@ -104,7 +104,7 @@ def test_a_module_may_be_called_anything(tmp_path):
     poptorch.inferenceModel(Odd(), chosen)(torch.zeros(2, 4))
 
     data = json.loads((tmp_path / "inference/report.json").read_text())
-    assert "<script>alert('1')</script>" in {op["module"] for op in data["ops"]}
+    assert "<script>alert(1)" in {op["module"] for op in data["ops"]}
 
 
 def test_the_trace_covers_the_time_of_a_micro_batch(tmp_path, report):
