@@ -1,0 +1,573 @@
+"""`IPUStrategy`: the steps of a LightningModule as compiled programs under Lightning's own loops.
+
+    Trainer ── training_step ──► program: outputs, logged values, gradients (update, if fused)
+            ── backward      ──► gradients into .grad            (fused: hooks only)
+            ── optimizer_step ─► the optimizer                   (fused: hooks only)
+            ── validation_step, test_step, predict_step ──► program: outputs, logged values
+
+Weights, buffers and optimizer state are the host's own tensors, changed in place: checkpoints,
+callbacks and schedulers need nothing special.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from pantile.capture.tracked import is_tracked
+from pantile.enums import OutputMode
+from pantile.errors import CaptureError, Error
+from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
+from pantile.lightning.bridge import bridge
+from pantile.lightning.loaders import combined
+from pantile.lightning.modes import FUSED, SPLIT, reasons_to_split
+from pantile.lightning.namespaces import Namespace
+from pantile.lightning.precision import as_ipu_precision, precision_class
+from pantile.lightning.programs import Kind, Programs
+from pantile.lightning.tape import Deferred, Tape
+from pantile.logging import logger
+from pantile.ops.loss import identity_loss
+from pantile.options import Options
+from pantile.runtime.step_module import StepProgram
+
+_STEP_MODES = ("auto", SPLIT, FUSED)
+_FALLBACKS = (None, "eager")
+
+
+class IPUStrategyMembers:
+    """The members of `IPUStrategy`, for either namespace."""
+
+    strategy_name = "ipu_strategy"
+    is_ipu_strategy = True
+    namespace: Namespace
+    # What the base class of either namespace has:
+    lightning_module: Any
+    optimizers: Any
+    _parallel_devices: Any
+    num_nodes: int = 1
+
+    def __init__(
+        self,
+        accelerator: Any = None,
+        device_iterations: int = 1,
+        autoreport: bool = False,
+        autoreport_dir: str | None = None,
+        parallel_devices: Sequence[torch.device] | None = None,
+        cluster_environment: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+        training_opts: Options | None = None,
+        inference_opts: Options | None = None,
+        *,
+        step_mode: str = "auto",
+        fallback: str | None = None,
+    ) -> None:
+        _check_choice("step_mode", step_mode, _STEP_MODES)
+        _check_choice("fallback", fallback, _FALLBACKS)
+        _check_iterations(device_iterations)
+        self._ipu_accelerator: Any = None
+        super().__init__(  # type: ignore[call-arg]
+            accelerator=accelerator,
+            parallel_devices=parallel_devices,
+            cluster_environment=cluster_environment,
+            checkpoint_io=checkpoint_io,
+            precision_plugin=precision_plugin,
+        )
+        self.device_iterations = device_iterations
+        self.autoreport, self.autoreport_dir = autoreport, autoreport_dir
+        self._given_training, self._given_inference = training_opts, inference_opts
+        self._step_mode, self._fallback = step_mode, fallback
+        self.mode = SPLIT
+        self.mode_reasons: list[str] = []
+        self._programs: Programs | None = None
+        self._eager: set[str] = set()
+        self._counts: dict[str, float] = {"calls": 0, "samples": 0, "seconds": 0.0}
+        self.optimizer_updates = 0
+
+    # What Lightning's connector sets
+
+    @property
+    def accelerator(self) -> Any:
+        """Ours, whatever was chosen for `accelerator="auto"`."""
+        # Not kept in `_accelerator`: a second Trainer would take it for the user's choice.
+        return self._ipu_accelerator or self.__dict__.get("_accelerator")
+
+    @accelerator.setter
+    def accelerator(self, accelerator: Any) -> None:
+        if not isinstance(accelerator, IPUAcceleratorMembers):
+            accelerator = accelerator_class(self.namespace)()
+        accelerator.strategy = self
+        self._ipu_accelerator = accelerator
+
+    @property
+    def parallel_devices(self) -> list[torch.device]:
+        """One label for each replica."""
+        return self._parallel_devices or []
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: Sequence[Any] | None) -> None:
+        self._parallel_devices = [torch.device("ipu", i) for i in range(len(devices or ()))]
+
+    @property
+    def precision_plugin(self) -> Any:
+        """Which types steps compute in."""
+        plugin = self.__dict__.get("_ipu_precision") or self.__dict__.get("_precision_plugin")
+        return plugin if plugin is not None else precision_class(self.namespace)()
+
+    @precision_plugin.setter
+    def precision_plugin(self, plugin: Any) -> None:
+        self.__dict__["_ipu_precision"] = as_ipu_precision(plugin, self.namespace)
+
+    @property
+    def root_device(self) -> torch.device:
+        """Tensors live on the host."""
+        return torch.device("cpu")
+
+    # One process
+
+    is_global_zero = True
+    is_distributed = False
+    global_rank = local_rank = node_rank = 0
+    world_size = 1
+
+    def model_to_device(self) -> None:
+        """The weights stay where they are."""
+
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """There is one process: nothing to reduce."""
+        return tensor
+
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        """There is one process: nothing to wait for."""
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """There is one process."""
+        return obj
+
+    def all_gather(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """There is one process."""
+        return tensor
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """There is one process."""
+        return decision
+
+    def set_world_ranks(self) -> None:
+        """There is one process."""
+
+    # Options
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model: the devices of the Trainer."""
+        return max(1, len(self.parallel_devices))
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the present stage: what the options say, else the devices."""
+        return int(self._stage_options().replication_factor)
+
+    def _stage_options(self) -> Options:
+        trainer = None if self.lightning_module is None else self.lightning_module._trainer
+        return self.training_opts if trainer is None or trainer.training else self.inference_opts
+
+    @property
+    def training_opts(self) -> Options:
+        """The options of training: the user's, else from the Trainer's flags."""
+        return self._given_training or self._default_options()
+
+    @property
+    def inference_opts(self) -> Options:
+        """The options of validation, test and prediction."""
+        return self._given_inference or self._default_options()
+
+    def _default_options(self) -> Options:
+        options = Options().deviceIterations(self.device_iterations)
+        options.replicationFactor(self.replicas)
+        seed = os.environ.get("PL_GLOBAL_SEED")
+        if seed and self.replicas > 1:
+            options.randomSeed(int(seed))
+        return options
+
+    def _program_options(self, *, training: bool, parts: int) -> Options:
+        """The options of one program that runs `parts` micro-batches a call."""
+        options: Options = (self.training_opts if training else self.inference_opts).clone()
+        options.outputMode(OutputMode.All)
+        if self.mode == FUSED and training:
+            return options
+        options.Training.gradientAccumulation(1)
+        replicas = options.replication_factor
+        if parts == 1 or parts % replicas:
+            replicas = 1
+        return options.deviceIterations(parts // replicas).replicationFactor(replicas)
+
+    # Setting up
+
+    def setup_environment(self) -> None:
+        """Check what must be known before the model is set up."""
+        super().setup_environment()  # type: ignore[misc]
+        if self.num_nodes != 1:
+            self._misconfigured(
+                f"num_nodes={self.num_nodes}: IPU training runs in one process",
+                "remove num_nodes, or use devices=N for N replicas",
+            )
+
+    def setup(self, trainer: Any) -> None:
+        """Prepare for a fit or an evaluation."""
+        module = self.lightning_module
+        if self._programs is None or self._programs.module is not module:
+            self._forget()
+            self._programs = Programs(module, _internal_names(self.namespace))
+        super().setup(trainer)  # type: ignore[misc]
+        self._programs.forget()
+        self._choose_mode(trainer)
+        self._tell()
+
+    def _choose_mode(self, trainer: Any) -> None:
+        fitting = trainer.state.fn == "fit" and self.lightning_module.automatic_optimization
+        self.mode_reasons = reasons_to_split(self, trainer) if fitting else []
+        options = self.training_opts
+        must = options.device_iterations > 1 or options.Training.gradient_accumulation > 1
+        if fitting and (must or self._step_mode == FUSED):
+            if self.mode_reasons:
+                self._misconfigured(
+                    "one call runs whole updates (device_iterations="
+                    f"{options.device_iterations}, step_mode={self._step_mode!r}), so these cannot "
+                    f"run in between: {', '.join(self.mode_reasons)}",
+                    "use device_iterations=1 and step_mode='split', or remove them",
+                )
+            self.mode = FUSED
+        elif self._step_mode == "auto" and fitting and not self.mode_reasons:
+            self.mode = FUSED
+        else:
+            self.mode = SPLIT
+
+    def _tell(self) -> None:
+        options = self.training_opts if self.mode == FUSED else self._stage_options()
+        count, iterations = options.replication_factor, options.device_iterations
+        line = (
+            f"IPU: {count} replica{'s' * (count > 1)} × {iterations} device "
+            f"iteration{'s' * (iterations > 1)}, {self.mode} steps, engine {options.engine_name}, "
+            f"precision {self.precision_plugin.precision}"
+        )
+        self.namespace.find("utilities.rank_zero:rank_zero_info")(line)
+
+    def _misconfigured(self, what: str, fix: str) -> None:
+        kind = self.namespace.find("utilities.exceptions:MisconfigurationException")
+        raise kind(f"{what}. Fix: {fix}.")
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """One batch for each call: a micro-batch for every replica and device iteration."""
+        trainer = self.lightning_module._trainer
+        training = trainer.training
+        options = self.training_opts if training else self.inference_opts
+        count = options.replication_factor * options.device_iterations
+        if training:
+            count *= options.Training.gradient_accumulation
+        return combined(dataloader, count, training=training)
+
+    # Steps
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Outputs of the user's step; gradients, or the update, are computed on the way."""
+        if self._runs_eagerly("training_step", args, kwargs) or self._skips_backward():
+            return super().training_step(*args, **kwargs)  # type: ignore[misc]
+        if self.mode == FUSED:
+            return self._compiled("training_step", args, self._fused_step)
+        return self._compiled("training_step", args, self._split_step)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Outputs of the user's step."""
+        return self._evaluate("validation_step", args, kwargs, "val_step_context")
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Outputs of the user's step."""
+        return self._evaluate("test_step", args, kwargs, "test_step_context")
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Outputs of the user's step."""
+        return self._evaluate("predict_step", args, kwargs, "predict_step_context")
+
+    def _skips_backward(self) -> bool:
+        """An epoch in which only batch norms are updated (weight averaging) runs eagerly."""
+        loop = self.lightning_module._trainer.fit_loop.epoch_loop
+        return bool(loop.automatic_optimization._skip_backward)
+
+    def _runs_eagerly(self, step: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        if step in self._eager:
+            return True
+        if kwargs or not args or hasattr(args[0], "__next__"):
+            if self._fallback != "eager":
+                raise CaptureError(
+                    f"{step} takes an iterator over the data; a compiled step takes a batch",
+                    fix=f"define {step}(self, batch, batch_idx), or pass fallback='eager'",
+                )
+            return True
+        return False
+
+    def _compiled(self, step: str, args: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> Any:
+        begin = perf_counter()
+        try:
+            return run(args)
+        except CaptureError as error:
+            if self._fallback != "eager":
+                error.fix = f"{error.fix}; or run {step} on the CPU: IPUStrategy(fallback='eager')"
+                raise
+            logger.warning("%s cannot be compiled and runs on the CPU: %s", step, error.message)
+            self._eager.add(step)
+            return getattr(super(), step)(*args)
+        finally:
+            self._counts["calls"] += 1
+            self._counts["seconds"] += perf_counter() - begin
+
+    def _surroundings(self) -> Any:
+        trainer = self.lightning_module._trainer
+        return (trainer.state.stage, self.precision_plugin.precision, torch.get_default_dtype())
+
+    # Evaluation
+
+    def _evaluate(
+        self, step: str, args: Sequence[Any], kwargs: Mapping[str, Any], context: str
+    ) -> Any:
+        if self._runs_eagerly(step, args, kwargs):
+            return getattr(super(), step)(*args, **kwargs)
+
+        def run(args: Sequence[Any]) -> Any:
+            assert self._programs is not None
+            options = self.inference_opts
+            parts = _parts(args[0], options.replication_factor * options.device_iterations)
+            plugin = self.precision_plugin
+            kind = Kind(
+                "inference",
+                parts,
+                getattr(plugin, context),
+                _no_more,
+                self._make_inference,
+                self._surroundings(),
+            )
+            return self._programs.run(step, kind, args).replay()
+
+        return self._compiled(step, args, run)
+
+    def _make_inference(self, function: Any, parts: int, name: str) -> StepProgram:
+        options = self._program_options(training=False, parts=parts)
+        return StepProgram(function, self.lightning_module, options, name=name)
+
+    # Training, split
+
+    def _split_step(self, args: Sequence[Any]) -> Any:
+        assert self._programs is not None
+        module = self.lightning_module
+        parts = self.training_opts.replication_factor
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        kind = Kind(
+            "gradients",
+            parts,
+            self._training_context,
+            self._gradients,
+            self._make_gradients,
+            self._surroundings(),
+        )
+        run = self._programs.run(
+            "training_step", kind, args, [torch.full((parts,), scale, dtype=torch.float32)]
+        )
+        result = run.replay()
+        names: list[str] | None = run.note.more
+        if names is None:
+            return result
+        named = dict(module.named_parameters())
+        parameters = [named[name] for name in names]
+        gradients = _averaged(run.more, parameters, parts)
+        loss = result["loss"] if isinstance(result, Mapping) else result
+        loss = bridge(loss, gradients, parameters, scale)
+        return {**result, "loss": loss} if isinstance(result, Mapping) else loss
+
+    @contextmanager
+    def _training_context(self) -> Iterator[None]:
+        with torch.enable_grad(), self.precision_plugin.train_step_context():
+            yield
+
+    def _gradients(
+        self, result: Any, extras: Sequence[torch.Tensor], tape: Tape
+    ) -> tuple[list[torch.Tensor], list[str] | None]:
+        """Gradients of every parameter the loss depends on."""
+        from pantile.capture.forward import tag_backward
+
+        loss = _loss_of(result)
+        if loss is None or not loss.requires_grad:
+            return [], None
+        named = [(n, p) for n, p in self.lightning_module.named_parameters() if p.requires_grad]
+        for _, parameter in named:
+            if parameter._backward_hooks:  # they will run when the gradients are handed over
+                parameter._backward_hooks.clear()
+        tag_backward(loss)
+        with torch.enable_grad():
+            seed = torch.ones_like(loss) * extras[0][0].to(loss.dtype)
+            found = torch.autograd.grad(loss, [p for _, p in named], seed, allow_unused=True)
+        pairs = [(n, g) for (n, _), g in zip(named, found, strict=True) if g is not None]
+        return [g for _, g in pairs], [n for n, _ in pairs]
+
+    def _make_gradients(self, function: Any, parts: int, name: str) -> StepProgram:
+        options = self._program_options(training=True, parts=parts)
+        return StepProgram(function, self.lightning_module, options, name=name)
+
+    # Training, fused
+
+    def _fused_step(self, args: Sequence[Any]) -> Any:
+        assert self._programs is not None
+        options = self.training_opts
+        iterations, steps = options.device_iterations, options.Training.gradient_accumulation
+        kind = Kind(
+            "fused",
+            iterations * steps * options.replication_factor,
+            self._training_context,
+            _marked_loss,
+            self._make_fused,
+            self._surroundings(),
+        )
+        run = self._programs.run("training_step", kind, args)
+        self.optimizer_updates += iterations
+        return run.replay()
+
+    def _make_fused(self, function: Any, parts: int, name: str) -> StepProgram:
+        options = self._program_options(training=True, parts=parts)
+        optimizer = self.optimizers[0]
+        return StepProgram(function, self.lightning_module, options, name=name, optimizer=optimizer)
+
+    def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Hand the gradients over; in fused mode they were used already."""
+        if self.mode == SPLIT or "training_step" in self._eager:
+            return super().backward(closure_loss, optimizer, *args, **kwargs)  # type: ignore[misc]
+        plugin, module = self.precision_plugin, self.lightning_module
+        closure_loss = plugin.pre_backward(closure_loss, module)
+        return plugin.post_backward(closure_loss, module)
+
+    def optimizer_step(
+        self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any
+    ) -> Any:
+        """Let the optimizer step; in fused mode the program did."""
+        if self.mode == SPLIT or "training_step" in self._eager:
+            self.optimizer_updates += 1
+            return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
+        result = closure()
+        self.precision_plugin._after_closure(self.lightning_module, optimizer)
+        return result
+
+    # The end
+
+    def teardown(self) -> None:
+        """Let go of the programs."""
+        self._forget()
+        super().teardown()  # type: ignore[misc]
+
+    def _forget(self) -> None:
+        if self._programs is not None:
+            self._programs.forget()
+
+    def statistics(self) -> dict[str, float]:
+        """What was run so far."""
+        programs = [] if self._programs is None else self._programs.recordings
+        return {
+            "ipu.programs": float(len(programs)),
+            "ipu.calls": float(self._counts["calls"]),
+            "ipu.step_seconds": float(self._counts["seconds"]),
+            "ipu.optimizer_updates": float(self.optimizer_updates),
+        }
+
+    @classmethod
+    def register_strategies(cls, registry: Any) -> None:
+        """Make the name known to a registry of Lightning."""
+        registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
+
+
+def _no_more(
+    result: Any, extras: Sequence[torch.Tensor], tape: Tape
+) -> tuple[list[torch.Tensor], None]:
+    return [], None
+
+
+def _marked_loss(
+    result: Any, extras: Sequence[torch.Tensor], tape: Tape
+) -> tuple[list[torch.Tensor], None]:
+    loss = _loss_of(result)
+    if loss is None:
+        raise CaptureError(
+            "training_step returned None in a step whose update is part of the program",
+            fix="return the loss, or pass IPUStrategy(step_mode='split') with device_iterations=1",
+        )
+    with torch.enable_grad():
+        return [identity_loss(loss, "none")], None
+
+
+def _loss_of(result: Any) -> torch.Tensor | None:
+    loss = result.get("loss") if isinstance(result, Mapping) else result
+    if type(loss) is Deferred:
+        raise CaptureError(
+            "the loss depends on the result of a metric, which is computed after the step",
+            fix="compute the loss with functions of torch, and log the metric",
+        )
+    if loss is None or is_tracked(loss) or not isinstance(loss, torch.Tensor):
+        return None
+    if loss.numel() != 1:
+        raise CaptureError(
+            f"training_step returned a loss of shape {list(loss.shape)}",
+            fix="return a scalar: loss.mean() or loss.sum()",
+        )
+    return loss
+
+
+def _parts(batch: Any, wanted: int) -> int:
+    """Micro-batches of an evaluation batch; an incomplete one is run in one piece."""
+    if wanted == 1:
+        return 1
+    from pantile.lightning.batches import take_apart
+
+    rows = [t.shape[0] if t.dim() else 0 for t in take_apart(batch)[0]]
+    return wanted if rows and all(n and n % wanted == 0 for n in rows) else 1
+
+
+def _averaged(
+    gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], parts: int
+) -> list[torch.Tensor]:
+    """Over the replicas, whose gradients lie side by side."""
+    if parts == 1:
+        return list(gradients)
+    pairs = zip(gradients, parameters, strict=True)
+    return [g.reshape(parts, *p.shape).mean(0) for g, p in pairs]
+
+
+def _internal_names(namespace: Namespace) -> frozenset[str]:
+    """What every LightningModule has, and Lightning changes."""
+    made = namespace.find("core.module:LightningModule")()
+    return frozenset(vars(made)) - {"training"} | {"_hparams", "_hparams_initial", "_trainer"}
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        raise Error(
+            f"IPUStrategy: {name}={value!r} is unknown",
+            fix=f"pass one of {', '.join(map(repr, choices))}",
+        )
+
+
+def _check_iterations(value: Any) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise Error(f"IPUStrategy: device_iterations={value!r}", fix="pass a positive integer")
+
+
+@cache
+def strategy_class(namespace: Namespace) -> Any:
+    """`IPUStrategy` for one namespace."""
+    base = namespace.find("strategies.parallel:ParallelStrategy")
+    return type(
+        "IPUStrategy",
+        (IPUStrategyMembers, base),
+        {"namespace": namespace, "__module__": __name__},
+    )
