@@ -10,7 +10,7 @@ lead to the same conclusions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -30,18 +30,31 @@ _MOST_ATTEMPTS = 8
 _MANY = (16, 64, 256, 1024)
 
 
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """What there is while a step is recorded: extra inputs and state beyond the module's own."""
+
+    tape: Tape
+    facts: Facts
+    extras: Sequence[torch.Tensor]
+    state: Mapping[str, Any]
+
+
+Finish = Callable[[Any, Inside], tuple[list[torch.Tensor], Any]]
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a program does with a step, besides calling it.
 
-    `finish` is called while recording, with the step's result and the extra inputs; it returns
-    more tensors for the program to return, and what describes them.
+    The step is called in `context`. `finish` gets its result, and returns more tensors for the
+    program to return and what describes them. `make` makes the executor.
     """
 
     name: str
     parts: int
-    context: Callable[[], AbstractContextManager[Any]]
-    finish: Callable[[Any, Sequence[torch.Tensor], Tape], tuple[list[torch.Tensor], Any]]
+    context: Callable[[Inside], AbstractContextManager[Any]]
+    finish: Finish
     make: Callable[[Any, int, str], StepProgram]
     surroundings: Any = None
 
@@ -153,7 +166,9 @@ class Recording:
         value: torch.Tensor = self.attributes.value(name).detach().unsqueeze(0)
         return value if parts == 1 else value.expand(parts, *value.shape[1:]).contiguous()
 
-    def _function(self, flat: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Note]:
+    def _function(
+        self, flat: Sequence[torch.Tensor], state: Mapping[str, Any]
+    ) -> tuple[list[torch.Tensor], Note]:
         """What is recorded."""
         batch = len(self.outline.kinds)
         fed = [tensor[0] for tensor in flat[batch : batch + len(self.fed.tensors)]]
@@ -169,10 +184,11 @@ class Recording:
         ]
         recorder = Recorder(owner.module, self.attributes, self.facts, self.fed)
         with recorder.recording(fed) as tape:
-            with self.kind.context():
+            inside = Inside(tape, self.facts, extras, state)
+            with self.kind.context(inside):
                 result = owner.call(self.step, arguments)
             tape.result = tape.keep(result)
-            more, description = self.kind.finish(result, extras, tape)
+            more, description = self.kind.finish(result, inside)
         values = tape.close()
         self.facts.slots = None
         return [*values, *more], Note(tape, len(values), description)

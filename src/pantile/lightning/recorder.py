@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from pantile.capture.tracked import Facts
+from pantile.errors import CaptureError
 from pantile.lightning.attributes import Attributes, Exchange, Fed
 from pantile.lightning.tape import Deferred, Tape
 
@@ -36,6 +37,7 @@ class Recorder:
         self._module, self._facts, self._fed = module, facts, fed
         self._attributes = attributes
         self._undo = ExitStack()
+        self._rates: list[tuple[dict[str, Any], str, Any]] = []
         self.tape = Tape()
 
     @contextmanager
@@ -49,6 +51,7 @@ class Recorder:
             self._exchange_counters()
             self._exchange_rates()
             yield self.tape
+            self._check_rates()
             exchange.record(self.tape)
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
@@ -108,7 +111,8 @@ class Recorder:
             for j, group in enumerate(optimizer.param_groups):
                 for key, value in list(group.items()):
                     if type(value) is float:
-                        group[key] = self._facts.number(f"rate {i} {j} {key}")
+                        group[key] = number = self._facts.number(f"rate {i} {j} {key}")
+                        self._rates.append((group, key, number))
                         self._undo.callback(group.__setitem__, key, value)
         for i, config in enumerate(trainer.strategy.lr_scheduler_configs):
             rates = getattr(config.scheduler, "_last_lr", None)
@@ -116,6 +120,15 @@ class Recorder:
                 new = [self._facts.number(f"last {i} {j}") for j in range(len(rates))]
                 config.scheduler._last_lr = new
                 self._undo.callback(setattr, config.scheduler, "_last_lr", rates)
+
+
+    def _check_rates(self) -> None:
+        for group, key, number in self._rates:
+            if group[key] is not number:
+                raise CaptureError(
+                    f"the step sets {key!r} of an optimizer; a compiled step would do it once",
+                    fix="use a scheduler, or set it in on_train_batch_start",
+                )
 
 
 def _restore(table: dict[str, Any], name: str, before: Any) -> None:

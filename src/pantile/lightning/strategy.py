@@ -26,15 +26,17 @@ from pantile.errors import CaptureError, Error
 from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
 from pantile.lightning.bridge import bridge
 from pantile.lightning.loaders import combined
+from pantile.lightning.manual import ManualStep
 from pantile.lightning.modes import FUSED, SPLIT, reasons_to_split
 from pantile.lightning.namespaces import Namespace
 from pantile.lightning.precision import as_ipu_precision, precision_class
-from pantile.lightning.programs import Kind, Programs
-from pantile.lightning.tape import Deferred, Tape
+from pantile.lightning.programs import Inside, Kind, Programs
+from pantile.lightning.tape import Deferred
 from pantile.logging import logger
 from pantile.ops.loss import identity_loss
 from pantile.options import Options
 from pantile.runtime.step_module import StepProgram
+from pantile.runtime.whole_step import FirstStep, OptimizersInStep
 
 _STEP_MODES = ("auto", SPLIT, FUSED)
 _FALLBACKS = (None, "eager")
@@ -87,6 +89,7 @@ class IPUStrategyMembers:
         self.mode_reasons: list[str] = []
         self._programs: Programs | None = None
         self._eager: set[str] = set()
+        self._in_step: dict[tuple[bool, ...], OptimizersInStep] = {}
         self._counts: dict[str, float] = {"calls": 0, "samples": 0, "seconds": 0.0}
         self.optimizer_updates = 0
 
@@ -222,10 +225,9 @@ class IPUStrategyMembers:
         """Prepare for a fit or an evaluation."""
         module = self.lightning_module
         if self._programs is None or self._programs.module is not module:
-            self._forget()
             self._programs = Programs(module, _internal_names(self.namespace))
         super().setup(trainer)  # type: ignore[misc]
-        self._programs.forget()
+        self._forget()
         self._choose_mode(trainer)
         self._tell()
 
@@ -278,6 +280,8 @@ class IPUStrategyMembers:
         """Outputs of the user's step; gradients, or the update, are computed on the way."""
         if self._runs_eagerly("training_step", args, kwargs) or self._skips_backward():
             return super().training_step(*args, **kwargs)  # type: ignore[misc]
+        if not self.lightning_module.automatic_optimization:
+            return self._compiled("training_step", args, self._manual_step)
         if self.mode == FUSED:
             return self._compiled("training_step", args, self._fused_step)
         return self._compiled("training_step", args, self._split_step)
@@ -346,7 +350,7 @@ class IPUStrategyMembers:
             kind = Kind(
                 "inference",
                 parts,
-                getattr(plugin, context),
+                lambda _: getattr(plugin, context)(),
                 _no_more,
                 self._make_inference,
                 self._surroundings(),
@@ -390,12 +394,12 @@ class IPUStrategyMembers:
         return {**result, "loss": loss} if isinstance(result, Mapping) else loss
 
     @contextmanager
-    def _training_context(self) -> Iterator[None]:
+    def _training_context(self, _: Inside) -> Iterator[None]:
         with torch.enable_grad(), self.precision_plugin.train_step_context():
             yield
 
     def _gradients(
-        self, result: Any, extras: Sequence[torch.Tensor], tape: Tape
+        self, result: Any, inside: Inside
     ) -> tuple[list[torch.Tensor], list[str] | None]:
         """Gradients of every parameter the loss depends on."""
         from pantile.capture.forward import tag_backward
@@ -409,7 +413,7 @@ class IPUStrategyMembers:
                 parameter._backward_hooks.clear()
         tag_backward(loss)
         with torch.enable_grad():
-            seed = torch.ones_like(loss) * extras[0][0].to(loss.dtype)
+            seed = torch.ones_like(loss) * inside.extras[0][0].to(loss.dtype)
             found = torch.autograd.grad(loss, [p for _, p in named], seed, allow_unused=True)
         pairs = [(n, g) for (n, _), g in zip(named, found, strict=True) if g is not None]
         return [g for _, g in pairs], [n for n, _ in pairs]
@@ -441,6 +445,25 @@ class IPUStrategyMembers:
         optimizer = self.optimizers[0]
         return StepProgram(function, self.lightning_module, options, name=name, optimizer=optimizer)
 
+    # Training, with manual optimisation
+
+    def _manual_step(self, args: Sequence[Any]) -> Any:
+        assert self._programs is not None
+        step = ManualStep(self, self._optimizers_in_step())
+        try:
+            return step.run(self._programs, args)
+        except FirstStep:  # an optimizer makes its state
+            self._in_step.clear()
+            return super().training_step(*args)  # type: ignore[misc]
+
+    def _optimizers_in_step(self) -> OptimizersInStep:
+        module = self.lightning_module
+        key = tuple(p.grad is not None for p in module.parameters())
+        known = self._in_step.get(key)
+        if known is None or not known.still_holds():
+            known = self._in_step[key] = OptimizersInStep(self.optimizers, module)
+        return known
+
     def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the gradients over; in fused mode they were used already."""
         if self.mode == SPLIT or "training_step" in self._eager:
@@ -454,7 +477,7 @@ class IPUStrategyMembers:
     ) -> Any:
         """Let the optimizer step; in fused mode the program did."""
         if self.mode == SPLIT or "training_step" in self._eager:
-            self.optimizer_updates += 1
+            self.optimizer_updates += self.lightning_module.automatic_optimization
             return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
         result = closure()
         self.precision_plugin._after_closure(self.lightning_module, optimizer)
@@ -468,6 +491,7 @@ class IPUStrategyMembers:
         super().teardown()  # type: ignore[misc]
 
     def _forget(self) -> None:
+        self._in_step.clear()
         if self._programs is not None:
             self._programs.forget()
 
@@ -487,15 +511,11 @@ class IPUStrategyMembers:
         registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
 
 
-def _no_more(
-    result: Any, extras: Sequence[torch.Tensor], tape: Tape
-) -> tuple[list[torch.Tensor], None]:
+def _no_more(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
     return [], None
 
 
-def _marked_loss(
-    result: Any, extras: Sequence[torch.Tensor], tape: Tape
-) -> tuple[list[torch.Tensor], None]:
+def _marked_loss(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
     loss = _loss_of(result)
     if loss is None:
         raise CaptureError(

@@ -2,9 +2,9 @@
 
     function(tensors) ── StepModule ──► executor ──► programs, engines, replicas, device iterations
 
-The function takes a flat list of tensors and returns `(tensors, note)`: the note is a plain object
-that describes what the tensors are. It is made when the function is recorded, and comes back from
-every run with the tensors of that run.
+The function takes a flat list of tensors, and further state that it may write to; it returns
+`(tensors, note)`. The note is a plain object that describes what the tensors are. It is made when
+the function is recorded, and comes back from every run with the tensors of that run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch import nn
 from pantile.options import Options
 from pantile.runtime.executor import PoplarExecutor
 
-Function = Callable[[Sequence[torch.Tensor]], tuple[list[torch.Tensor], Any]]
+State = Mapping[str, Any]
+Function = Callable[[Sequence[torch.Tensor], State], tuple[list[torch.Tensor], Any]]
 
 
 class Note:
@@ -45,7 +46,7 @@ class StepModule(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """What the function returns, with its note as a constant."""
-        found, note = self.function(tensors)
+        found, note = self.function(tensors, dict(self._buffers))
         return found, Note(note)
 
 
