@@ -131,8 +131,17 @@ class Recording:
         if self.program is None:
             self._record(tensors, extras, numbers)
         assert self.program is not None
-        found, note = self.program(self._arguments(tensors, extras, numbers))
+        try:
+            found, note = self.program(self._arguments(tensors, extras, numbers))
+        except MoreInputs as more:  # the model has other tensors: it was recorded again
+            self._start_again(self.program, more)
+            return self.run(tensors, extras, numbers)
         return Run(note, found, numbers, self.kind.parts)
+
+    def _start_again(self, program: StepProgram, more: MoreInputs) -> None:
+        program.destroy()
+        self.program, self.fed = None, more.fed
+        self._look()
 
     def _record(
         self, tensors: Sequence[torch.Tensor], extras: Sequence[torch.Tensor], numbers: StepNumbers
@@ -144,9 +153,7 @@ class Recording:
             try:
                 program.record(self._arguments(tensors, extras, numbers))
             except MoreInputs as more:
-                program.destroy()
-                self.fed = more.fed
-                self._look()
+                self._start_again(program, more)
                 continue
             self.program = program
             return

@@ -283,8 +283,22 @@ class IPUStrategyMembers:
         if not self.lightning_module.automatic_optimization:
             return self._compiled("training_step", args, self._manual_step)
         if self.mode == FUSED:
-            return self._compiled("training_step", args, self._fused_step)
+            try:
+                return self._compiled("training_step", args, self._fused_step)
+            except NoLoss as why:
+                self._split_because(why)
         return self._compiled("training_step", args, self._split_step)
+
+    def _split_because(self, why: Exception) -> None:
+        """Go on with split steps, if that is not against the user's wish."""
+        options = self.training_opts
+        calls = options.device_iterations * options.Training.gradient_accumulation
+        if self._step_mode != "auto" or calls > 1:
+            raise CaptureError(
+                f"{why}, and the update is part of the program",
+                fix="return the loss, or use IPUStrategy(step_mode='split'), device_iterations=1",
+            )
+        self.mode, self.mode_reasons = SPLIT, [str(why)]
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """Outputs of the user's step."""
@@ -511,6 +525,10 @@ class IPUStrategyMembers:
         registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
 
 
+class NoLoss(Exception):  # noqa: N818 - not an error of its own: the step is split
+    """There is nothing to update the weights with."""
+
+
 def _no_more(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
     return [], None
 
@@ -518,10 +536,7 @@ def _no_more(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
 def _marked_loss(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
     loss = _loss_of(result)
     if loss is None:
-        raise CaptureError(
-            "training_step returned None in a step whose update is part of the program",
-            fix="return the loss, or pass IPUStrategy(step_mode='split') with device_iterations=1",
-        )
+        raise NoLoss("training_step returned no loss")
     with torch.enable_grad():
         return [identity_loss(loss, "none")], None
 
