@@ -1,9 +1,9 @@
 """Manual optimisation: the whole `training_step`, with every backward and every optimizer's step.
 
-    self.optimizers(), toggle_optimizer, zero_grad, manual_backward, clip_gradients, opt.step()
-                                          recorded as they are called; see runtime/whole_step.py
-    the Trainer's step counters           events: they count at each run
-    scheduler.step()                      an event: it takes place after the run
+self.optimizers(), toggle_optimizer, zero_grad, manual_backward, clip_gradients, opt.step()
+                                      recorded as they are called; see runtime/whole_step.py
+the Trainer's step counters           events: they count at each run
+scheduler.step()                      an event: it takes place after the run
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class ManualStep:
     def _context(self, inside: Inside) -> Iterator[None]:
         plugin = self._strategy.precision_plugin
         recording = self._optimizers.recording(inside.extras, inside.state, inside.facts)
-        with torch.enable_grad(), recording, self._events(inside.tape):
-            with plugin.train_step_context():
-                yield
+        events, context = self._events(inside.tape), plugin.train_step_context()
+        with torch.enable_grad(), recording, events, context:
+            yield
 
     @contextmanager
     def _events(self, tape: Tape) -> Iterator[None]:

@@ -121,7 +121,6 @@ class Recorder:
                 config.scheduler._last_lr = new
                 self._undo.callback(setattr, config.scheduler, "_last_lr", rates)
 
-
     def _check_rates(self) -> None:
         for group, key, number in self._rates:
             if group[key] is not number:

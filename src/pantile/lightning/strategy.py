@@ -29,7 +29,11 @@ from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualStep
 from pantile.lightning.modes import FUSED, SPLIT, reasons_to_split
 from pantile.lightning.namespaces import Namespace
-from pantile.lightning.precision import as_ipu_precision, precision_class
+from pantile.lightning.precision import (
+    IPUPrecisionMembers,
+    as_ipu_precision,
+    precision_class,
+)
 from pantile.lightning.programs import Inside, Kind, Programs
 from pantile.lightning.tape import Deferred
 from pantile.logging import logger
@@ -88,6 +92,7 @@ class IPUStrategyMembers:
         self.mode = SPLIT
         self.mode_reasons: list[str] = []
         self._programs: Programs | None = None
+        self._defaults: tuple[Any, Options] | None = None
         self._eager: set[str] = set()
         self._in_step: dict[tuple[bool, ...], OptimizersInStep] = {}
         self._counts: dict[str, float] = {"calls": 0, "samples": 0, "seconds": 0.0}
@@ -191,6 +196,13 @@ class IPUStrategyMembers:
         return self._given_inference or self._default_options()
 
     def _default_options(self) -> Options:
+        """Made once: they are asked for at every step."""
+        key = (self.replicas, self.device_iterations, os.environ.get("PL_GLOBAL_SEED"))
+        if self._defaults is None or self._defaults[0] != key:
+            self._defaults = (key, self._new_options())
+        return self._defaults[1]
+
+    def _new_options(self) -> Options:
         options = Options().deviceIterations(self.device_iterations)
         options.replicationFactor(self.replicas)
         seed = os.environ.get("PL_GLOBAL_SEED")
@@ -226,10 +238,19 @@ class IPUStrategyMembers:
         module = self.lightning_module
         if self._programs is None or self._programs.module is not module:
             self._programs = Programs(module, _internal_names(self.namespace))
+        self._follow_half(module)
         super().setup(trainer)  # type: ignore[misc]
         self._forget()
         self._choose_mode(trainer)
         self._tell()
+
+    def _follow_half(self, module: Any) -> None:
+        """`model.half()`: weights in half are computed in half, whatever the flag says."""
+        kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+        true = {frozenset({torch.float16}): "16-true", frozenset({torch.bfloat16}): "bf16-true"}
+        wanted = true.get(frozenset(kinds))
+        if wanted is not None and isinstance(self.precision_plugin, IPUPrecisionMembers):
+            self.precision_plugin = precision_class(self.namespace)(wanted)
 
     def _choose_mode(self, trainer: Any) -> None:
         fitting = trainer.state.fn == "fit" and self.lightning_module.automatic_optimization
@@ -525,7 +546,7 @@ class IPUStrategyMembers:
         registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
 
 
-class NoLoss(Exception):  # noqa: N818 - not an error of its own: the step is split
+class NoLoss(Exception):
     """There is nothing to update the weights with."""
 
 

@@ -32,7 +32,7 @@ from pantile.runtime.update_guards import UpdateGuards
 from pantile.runtime.update_values import Layout
 
 
-class FirstStep(Exception):  # noqa: N818 - not an error: the step runs eagerly this time
+class FirstStep(Exception):
     """An optimizer has no state yet."""
 
 
