@@ -1,4 +1,4 @@
-"""Lightning imports torchvision where it finds it; a build for GPUs needs its ops declared first."""
+"""Lightning imports torchvision where it finds it; a build for GPUs needs ops declared first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import warnings
 
 import pytest
-
 from tests.clients.torchvision_ops import declare_missing_ops
 
 declare_missing_ops()

@@ -1,4 +1,4 @@
-"""Small LightningModules that use what users use; each is trained on the CPU and on software IPUs."""
+"""Small LightningModules that use what users use, for runs on the CPU and on software IPUs."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class FabricStrategyMembers:
 @cache
 def fabric_strategy_class(fabric: str) -> Any:
     """Fabric's `IPUStrategy`."""
-    base = import_module(f"{fabric}.strategies.parallel").ParallelStrategy
+    base = import_module(f"{fabric}.strategies.single_device").SingleDeviceStrategy
     members = {"fabric": fabric, "__module__": __name__}
     return type("FabricIPUStrategy", (FabricStrategyMembers, base), members)
 

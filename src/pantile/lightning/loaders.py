@@ -49,8 +49,6 @@ class CombinedSampler:
                 parts = []
         if parts and not self.drop_last:
             yield [index for part in parts for index in part]
-        elif parts:
-            _warn_of_rest(sum(map(len, parts)))
 
     def _is_whole(self, parts: list[list[Any]]) -> bool:
         """All parts of one size, or a rest that may be smaller."""
@@ -77,16 +75,21 @@ def _ends_short(sampler: Any) -> bool:
     return bool(len(inner) % size)
 
 
-_warned: set[str] = set()
-
-
-def _warn_of_rest(samples: int) -> None:
-    if str(samples) not in _warned:
-        _warned.add(str(samples))
+def _warn_of_rest(sampler: CombinedSampler) -> None:
+    """Say how much of an epoch is left out, where that is known before it runs."""
+    inner, size = getattr(sampler.sampler, "sampler", None), sampler.batch_size
+    try:
+        left, what = len(sampler.sampler) - len(sampler) * sampler.count, "batches"  # type: ignore[arg-type]
+        if isinstance(size, int) and inner is not None:
+            left, what = len(inner) - len(sampler) * size, "samples"
+    except TypeError:  # a sampler without a length
+        return
+    if left > 0:
         logger.warning(
-            "%d samples at the end of a training epoch do not fill a call of all replicas and "
-            "device iterations: they are left out.",
-            samples,
+            "%d %s at the end of a training epoch do not fill a call of all replicas and device "
+            "iterations: they are left out.",
+            left,
+            what,
         )
 
 
@@ -104,7 +107,9 @@ def _with_combined_sampler(loader: Any, count: int, *, training: bool) -> Any:
         wrapper._batch_sampler = CombinedSampler(sampler._batch_sampler, count, drop_last=False)
         table["batch_sampler"] = wrapper
         return twin
-    table["batch_sampler"] = CombinedSampler(sampler, count, drop_last=training)
+    table["batch_sampler"] = made = CombinedSampler(sampler, count, drop_last=training)
+    if training:
+        _warn_of_rest(made)
     return twin
 
 
@@ -123,8 +128,6 @@ class JoinedBatches:
                 parts = []
         if parts and not self._training:
             yield _joined(parts)
-        elif parts:
-            _warn_of_rest(len(parts))
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.batches), self.count)  # type: ignore[arg-type]

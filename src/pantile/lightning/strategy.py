@@ -11,17 +11,14 @@ callbacks and schedulers need nothing special.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from pantile.capture.tracked import is_tracked
-from pantile.enums import OutputMode
 from pantile.errors import CaptureError, Error
 from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
 from pantile.lightning.bridge import bridge
@@ -29,15 +26,23 @@ from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualStep
 from pantile.lightning.modes import FUSED, SPLIT, reasons_to_split
 from pantile.lightning.namespaces import Namespace
+from pantile.lightning.one_process import OneProcess
 from pantile.lightning.precision import (
     IPUPrecisionMembers,
     as_ipu_precision,
     precision_class,
 )
 from pantile.lightning.programs import Inside, Kind, Programs
-from pantile.lightning.tape import Deferred
+from pantile.lightning.stage_options import StageOptions
+from pantile.lightning.step_results import (
+    NoLoss,
+    averaged,
+    gradients_of,
+    marked_loss,
+    no_more,
+    parts_of,
+)
 from pantile.logging import logger
-from pantile.ops.loss import identity_loss
 from pantile.options import Options
 from pantile.runtime.step_module import StepProgram
 from pantile.runtime.whole_step import FirstStep, OptimizersInStep
@@ -46,14 +51,13 @@ _STEP_MODES = ("auto", SPLIT, FUSED)
 _FALLBACKS = (None, "eager")
 
 
-class IPUStrategyMembers:
+class IPUStrategyMembers(OneProcess, StageOptions):
     """The members of `IPUStrategy`, for either namespace."""
 
     strategy_name = "ipu_strategy"
     is_ipu_strategy = True
     namespace: Namespace
     # What the base class of either namespace has:
-    lightning_module: Any
     optimizers: Any
     _parallel_devices: Any
     num_nodes: int = 1
@@ -85,6 +89,8 @@ class IPUStrategyMembers:
             checkpoint_io=checkpoint_io,
             precision_plugin=precision_plugin,
         )
+        # Where Lightning looks for the user's own choice.
+        self._precision_plugin = as_ipu_precision(precision_plugin, self.namespace)
         self.device_iterations = device_iterations
         self.autoreport, self.autoreport_dir = autoreport, autoreport_dir
         self._given_training, self._given_inference = training_opts, inference_opts
@@ -136,91 +142,6 @@ class IPUStrategyMembers:
     def root_device(self) -> torch.device:
         """Tensors live on the host."""
         return torch.device("cpu")
-
-    # One process
-
-    is_global_zero = True
-    is_distributed = False
-    global_rank = local_rank = node_rank = 0
-    world_size = 1
-
-    def model_to_device(self) -> None:
-        """The weights stay where they are."""
-
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """There is one process: nothing to reduce."""
-        return tensor
-
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """There is one process: nothing to wait for."""
-
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """There is one process."""
-        return obj
-
-    def all_gather(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """There is one process."""
-        return tensor
-
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """There is one process."""
-        return decision
-
-    def set_world_ranks(self) -> None:
-        """There is one process."""
-
-    # Options
-
-    @property
-    def replicas(self) -> int:
-        """Copies of the model: the devices of the Trainer."""
-        return max(1, len(self.parallel_devices))
-
-    @property
-    def replication_factor(self) -> int:
-        """Replicas of the present stage: what the options say, else the devices."""
-        return int(self._stage_options().replication_factor)
-
-    def _stage_options(self) -> Options:
-        trainer = None if self.lightning_module is None else self.lightning_module._trainer
-        return self.training_opts if trainer is None or trainer.training else self.inference_opts
-
-    @property
-    def training_opts(self) -> Options:
-        """The options of training: the user's, else from the Trainer's flags."""
-        return self._given_training or self._default_options()
-
-    @property
-    def inference_opts(self) -> Options:
-        """The options of validation, test and prediction."""
-        return self._given_inference or self._default_options()
-
-    def _default_options(self) -> Options:
-        """Made once: they are asked for at every step."""
-        key = (self.replicas, self.device_iterations, os.environ.get("PL_GLOBAL_SEED"))
-        if self._defaults is None or self._defaults[0] != key:
-            self._defaults = (key, self._new_options())
-        return self._defaults[1]
-
-    def _new_options(self) -> Options:
-        options = Options().deviceIterations(self.device_iterations)
-        options.replicationFactor(self.replicas)
-        seed = os.environ.get("PL_GLOBAL_SEED")
-        if seed and self.replicas > 1:
-            options.randomSeed(int(seed))
-        return options
-
-    def _program_options(self, *, training: bool, parts: int) -> Options:
-        """The options of one program that runs `parts` micro-batches a call."""
-        options: Options = (self.training_opts if training else self.inference_opts).clone()
-        options.outputMode(OutputMode.All)
-        if self.mode == FUSED and training:
-            return options
-        options.Training.gradientAccumulation(1)
-        replicas = options.replication_factor
-        if parts == 1 or parts % replicas:
-            replicas = 1
-        return options.deviceIterations(parts // replicas).replicationFactor(replicas)
 
     # Setting up
 
@@ -360,6 +281,7 @@ class IPUStrategyMembers:
                 raise
             logger.warning("%s cannot be compiled and runs on the CPU: %s", step, error.message)
             self._eager.add(step)
+            self.mode = SPLIT
             return getattr(super(), step)(*args)
         finally:
             self._counts["calls"] += 1
@@ -380,13 +302,13 @@ class IPUStrategyMembers:
         def run(args: Sequence[Any]) -> Any:
             assert self._programs is not None
             options = self.inference_opts
-            parts = _parts(args[0], options.replication_factor * options.device_iterations)
+            parts = parts_of(args[0], options.replication_factor * options.device_iterations)
             plugin = self.precision_plugin
             kind = Kind(
                 "inference",
                 parts,
                 lambda _: getattr(plugin, context)(),
-                _no_more,
+                no_more,
                 self._make_inference,
                 self._surroundings(),
             )
@@ -410,7 +332,7 @@ class IPUStrategyMembers:
             "gradients",
             parts,
             self._training_context,
-            self._gradients,
+            partial(gradients_of, self.lightning_module),
             self._make_gradients,
             self._surroundings(),
         )
@@ -423,7 +345,7 @@ class IPUStrategyMembers:
             return result
         named = dict(module.named_parameters())
         parameters = [named[name] for name in names]
-        gradients = _averaged(run.more, parameters, parts)
+        gradients = averaged(run.more, parameters, parts)
         loss = result["loss"] if isinstance(result, Mapping) else result
         loss = bridge(loss, gradients, parameters, scale)
         return {**result, "loss": loss} if isinstance(result, Mapping) else loss
@@ -432,26 +354,6 @@ class IPUStrategyMembers:
     def _training_context(self, _: Inside) -> Iterator[None]:
         with torch.enable_grad(), self.precision_plugin.train_step_context():
             yield
-
-    def _gradients(
-        self, result: Any, inside: Inside
-    ) -> tuple[list[torch.Tensor], list[str] | None]:
-        """Gradients of every parameter the loss depends on."""
-        from pantile.capture.forward import tag_backward
-
-        loss = _loss_of(result)
-        if loss is None or not loss.requires_grad:
-            return [], None
-        named = [(n, p) for n, p in self.lightning_module.named_parameters() if p.requires_grad]
-        for _, parameter in named:
-            if parameter._backward_hooks:  # they will run when the gradients are handed over
-                parameter._backward_hooks.clear()
-        tag_backward(loss)
-        with torch.enable_grad():
-            seed = torch.ones_like(loss) * inside.extras[0][0].to(loss.dtype)
-            found = torch.autograd.grad(loss, [p for _, p in named], seed, allow_unused=True)
-        pairs = [(n, g) for (n, _), g in zip(named, found, strict=True) if g is not None]
-        return [g for _, g in pairs], [n for n, _ in pairs]
 
     def _make_gradients(self, function: Any, parts: int, name: str) -> StepProgram:
         options = self._program_options(training=True, parts=parts)
@@ -467,7 +369,7 @@ class IPUStrategyMembers:
             "fused",
             iterations * steps * options.replication_factor,
             self._training_context,
-            _marked_loss,
+            marked_loss,
             self._make_fused,
             self._surroundings(),
         )
@@ -501,7 +403,7 @@ class IPUStrategyMembers:
 
     def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the gradients over; in fused mode they were used already."""
-        if self.mode == SPLIT or "training_step" in self._eager:
+        if self.mode == SPLIT:
             return super().backward(closure_loss, optimizer, *args, **kwargs)  # type: ignore[misc]
         plugin, module = self.precision_plugin, self.lightning_module
         closure_loss = plugin.pre_backward(closure_loss, module)
@@ -511,11 +413,14 @@ class IPUStrategyMembers:
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
         """Let the optimizer step; in fused mode the program did."""
-        if self.mode == SPLIT or "training_step" in self._eager:
+        if self.mode == SPLIT:
             self.optimizer_updates += self.lightning_module.automatic_optimization
             return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
         result = closure()
         self.precision_plugin._after_closure(self.lightning_module, optimizer)
+        if self.mode == SPLIT:  # from this step on
+            optimizer.step()
+            self.optimizer_updates += 1
         return result
 
     # The end
@@ -544,59 +449,6 @@ class IPUStrategyMembers:
     def register_strategies(cls, registry: Any) -> None:
         """Make the name known to a registry of Lightning."""
         registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
-
-
-class NoLoss(Exception):
-    """There is nothing to update the weights with."""
-
-
-def _no_more(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
-    return [], None
-
-
-def _marked_loss(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
-    loss = _loss_of(result)
-    if loss is None:
-        raise NoLoss("training_step returned no loss")
-    with torch.enable_grad():
-        return [identity_loss(loss, "none")], None
-
-
-def _loss_of(result: Any) -> torch.Tensor | None:
-    loss = result.get("loss") if isinstance(result, Mapping) else result
-    if type(loss) is Deferred:
-        raise CaptureError(
-            "the loss depends on the result of a metric, which is computed after the step",
-            fix="compute the loss with functions of torch, and log the metric",
-        )
-    if loss is None or is_tracked(loss) or not isinstance(loss, torch.Tensor):
-        return None
-    if loss.numel() != 1:
-        raise CaptureError(
-            f"training_step returned a loss of shape {list(loss.shape)}",
-            fix="return a scalar: loss.mean() or loss.sum()",
-        )
-    return loss
-
-
-def _parts(batch: Any, wanted: int) -> int:
-    """Micro-batches of an evaluation batch; an incomplete one is run in one piece."""
-    if wanted == 1:
-        return 1
-    from pantile.lightning.batches import take_apart
-
-    rows = [t.shape[0] if t.dim() else 0 for t in take_apart(batch)[0]]
-    return wanted if rows and all(n and n % wanted == 0 for n in rows) else 1
-
-
-def _averaged(
-    gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], parts: int
-) -> list[torch.Tensor]:
-    """Over the replicas, whose gradients lie side by side."""
-    if parts == 1:
-        return list(gradients)
-    pairs = zip(gradients, parameters, strict=True)
-    return [g.reshape(parts, *p.shape).mean(0) for g, p in pairs]
 
 
 def _internal_names(namespace: Namespace) -> frozenset[str]:

@@ -1,0 +1,75 @@
+"""Which options the programs of a stage have: the user's, else those of the Trainer's flags."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from pantile.enums import OutputMode
+from pantile.lightning.modes import FUSED
+from pantile.options import Options
+
+
+class StageOptions:
+    """The part of the strategy that knows its options."""
+
+    mode: str
+    device_iterations: int
+    lightning_module: Any
+    parallel_devices: list[torch.device]
+    _given_training: Options | None
+    _given_inference: Options | None
+    _defaults: tuple[Any, Options] | None
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model: the devices of the Trainer."""
+        return max(1, len(self.parallel_devices))
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the present stage: what the options say, else the devices."""
+        return int(self._stage_options().replication_factor)
+
+    def _stage_options(self) -> Options:
+        trainer = None if self.lightning_module is None else self.lightning_module._trainer
+        return self.training_opts if trainer is None or trainer.training else self.inference_opts
+
+    @property
+    def training_opts(self) -> Options:
+        """The options of training: the user's, else from the Trainer's flags."""
+        return self._given_training or self._default_options()
+
+    @property
+    def inference_opts(self) -> Options:
+        """The options of validation, test and prediction."""
+        return self._given_inference or self._default_options()
+
+    def _default_options(self) -> Options:
+        """Made once: they are asked for at every step."""
+        key = (self.replicas, self.device_iterations, os.environ.get("PL_GLOBAL_SEED"))
+        if self._defaults is None or self._defaults[0] != key:
+            self._defaults = (key, self._new_options())
+        return self._defaults[1]
+
+    def _new_options(self) -> Options:
+        options = Options().deviceIterations(self.device_iterations)
+        options.replicationFactor(self.replicas)
+        seed = os.environ.get("PL_GLOBAL_SEED")
+        if seed and self.replicas > 1:
+            options.randomSeed(int(seed))
+        return options
+
+    def _program_options(self, *, training: bool, parts: int) -> Options:
+        """The options of one program that runs `parts` micro-batches a call."""
+        options: Options = (self.training_opts if training else self.inference_opts).clone()
+        options.outputMode(OutputMode.All)
+        if self.mode == FUSED and training:
+            return options
+        options.Training.gradientAccumulation(1)
+        replicas = options.replication_factor
+        if parts == 1 or parts % replicas:
+            replicas = 1
+        return options.deviceIterations(parts // replicas).replicationFactor(replicas)
