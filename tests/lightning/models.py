@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import torch
@@ -97,6 +97,9 @@ class WithMetrics(Classifier):
 class WithLists(Classifier):
     """Keeps outputs for epoch-end hooks, counts, remembers a tensor, returns a dict."""
 
+    steps = 0
+    shared: ClassVar[list[Any]] = []
+
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[Any] = []
@@ -114,11 +117,15 @@ class WithLists(Classifier):
         self.table["last"] = loss.detach()
         self.seen += len(x)
         self.called = True
+        self.steps += 1
+        self.shared.append(batch_idx)
         return {"loss": loss, "logits": self(x).detach(), "seen": self.seen}
 
     def on_train_epoch_end(self) -> None:
         self.log("mean_of_kept", torch.stack(self.kept).mean())
         self.log("seen", float(self.seen))
+        self.log("steps", float(self.steps + sum(self.shared)))
+        self.shared.clear()
         self.kept.clear()
 
 
@@ -136,6 +143,7 @@ class WithNumbers(Classifier):
         loss = loss * (1 + self.global_step / 100) + self.current_epoch * 0.01
         rate = self.optimizers().param_groups[0]["lr"]
         self.log("rate", rate)
+        self.log("index", torch.tensor(batch_idx).float(), reduce_fx=max)
         self.log(f"loss_{batch_idx % 2}", loss)
         if self.trainer.is_last_batch:
             self.log("at_the_end", loss)

@@ -98,6 +98,15 @@ def test_what_needs_gradients_between_updates_of_one_call_is_refused(
         fit(Case(), "ipu", strategy=strategy, **arguments)
 
 
+def test_detect_anomaly_finds_a_gradient_that_is_not_a_number() -> None:
+    class Nan(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return (self(batch[0]) * 0 - 1).sqrt().mean()
+
+    with pytest.raises(RuntimeError, match=r"nan values in the gradient of 'net.0.weight'"):
+        fit(Case(Nan), "ipu", detect_anomaly=True)
+
+
 def test_lbfgs_is_refused_where_one_call_makes_several_updates() -> None:
     case = Case(lambda: Optimizer(partial(torch.optim.LBFGS, max_iter=2)))
 

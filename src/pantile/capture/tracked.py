@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch.overrides import TorchFunctionMode
 
 Values = Mapping[str, Any]
 SLOTS = 16
@@ -157,6 +158,26 @@ class Tracked:
     ) -> Any:
         args, kwargs = _resolved(getattr(func, "__name__", ""), args, kwargs or {})
         return func(*args, **kwargs)
+
+
+class TrackedFactories(TorchFunctionMode):
+    """Lets `torch.tensor(number)` and the like make an input of the program."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _FACTORIES and args:
+            if is_tracked(args[0]):
+                made = args[0].facts.as_input(args[0], None)
+                dtype = kwargs.get("dtype")
+                if made is not None:
+                    return made if dtype is None else made.to(dtype)
+            args = plain(args)
+        return func(*args, **kwargs)
+
+
+_FACTORIES = frozenset({torch.tensor, torch.as_tensor, torch.scalar_tensor})
 
 
 def is_tracked(value: Any) -> bool:

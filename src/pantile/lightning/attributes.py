@@ -23,6 +23,7 @@ from pantile.runtime.held_objects import still_holds
 
 _MISSING = object()
 _PLAIN = (int, float, bool, str, bytes, type(None))
+_LIBRARIES = ("torch.", "lightning.", "pytorch_lightning.", "torchmetrics.", "builtins")
 _INTERNAL = (frozenset(vars(nn.Module())) - {"training"}) | {"destroy", "log"}
 
 
@@ -48,6 +49,7 @@ class Attributes:
     def __init__(self, module: nn.Module, internal: frozenset[str]) -> None:
         self._internal = _INTERNAL | internal
         self.tables: dict[str, dict[str, Any]] = dict(_tables(module))
+        self._kinds = {path: type(child) for path, child in module.named_modules()}
 
     def names(self, path: str) -> list[str]:
         """The user's names in one table."""
@@ -56,7 +58,12 @@ class Attributes:
     def value(self, name: str) -> Any:
         """An attribute by `path:name`."""
         path, _, key = name.partition(":")
-        return self.tables[path].get(key)
+        table = self.tables[path]
+        return table[key] if key in table else self.of_class(path, key)
+
+    def of_class(self, path: str, key: str) -> Any:
+        """What the class says where the instance says nothing."""
+        return getattr(self._kinds.get(path), key, _MISSING)
 
     def numbers(self, names: frozenset[str]) -> Mapping[str, Any]:
         """The present values of numbers that are fed."""
@@ -67,8 +74,13 @@ def _tables(module: nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
     from torchmetrics import Metric, MetricCollection
 
     for path, child in module.named_modules():
-        if not isinstance(child, (Metric, MetricCollection)):
-            yield path, vars(child)
+        if isinstance(child, (Metric, MetricCollection)):
+            continue
+        yield path, vars(child)
+        for kind in type(child).__mro__:
+            shared = {k: v for k, v in vars(kind).items() if type(v) in (list, dict)}
+            if shared and not kind.__module__.startswith(_LIBRARIES):
+                yield f"{path}@{kind.__qualname__}", shared
 
 
 class Fingerprint:
@@ -86,7 +98,8 @@ class Fingerprint:
         self._settle()
 
     def _settle(self) -> None:
-        children = [table for path, table in self._attributes.tables.items() if path]
+        tables = self._attributes.tables.items()
+        children = [table for path, table in tables if path and "@" not in path]
         self._children_hold = still_holds(children)
         root = self._attributes.tables[""]
         self._own = [(key, value) for table, key, value in self._values if table is root]
@@ -136,6 +149,8 @@ class Exchange:
         for path, table in self._attributes.tables.items():
             for key in self._attributes.names(path):
                 before, content = self._before[path].get(key, (_MISSING, None))
+                if before is _MISSING:
+                    before = self._attributes.of_class(path, key)
                 value, name = table[key], f"{path}:{key}"
                 if value is self._given.get(name, before):
                     if content is not None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pantile.capture.tracked import Facts
+from pantile.capture.tracked import Facts, TrackedFactories
 from pantile.errors import CaptureError
 from pantile.lightning.attributes import Attributes, Exchange, Fed
 from pantile.lightning.tape import Deferred, Tape
@@ -50,6 +50,9 @@ class Recorder:
             self._exchange_metrics()
             self._exchange_counters()
             self._exchange_rates()
+            self._undo.enter_context(TrackedFactories())
+            # Anomaly detection would ask fake tensors whether they are finite.
+            self._undo.enter_context(torch.autograd.set_detect_anomaly(False))
             yield self.tape
             self._check_rates()
             exchange.record(self.tape)
@@ -67,7 +70,7 @@ class Recorder:
         def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             reduce = kwargs.get("reduce_fx", "mean")
             name_of = reduce if isinstance(reduce, str) else getattr(reduce, "__name__", "")
-            chosen = name_of if name_of in _REDUCTIONS else "mean"
+            chosen = name_of.lower() if name_of.lower() in _REDUCTIONS else "mean"
             tape.add(real, (name, value, *args), kwargs, chosen)
 
         self._put(module, "log", log)

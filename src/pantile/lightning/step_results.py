@@ -86,3 +86,10 @@ def averaged(
         return list(gradients)
     pairs = zip(gradients, parameters, strict=True)
     return [g.reshape(parts, *p.shape).mean(0) for g, p in pairs]
+
+
+def check_finite(names: Sequence[str], gradients: Sequence[torch.Tensor]) -> None:
+    """What `detect_anomaly=True` promises: a gradient that is not a number is an error."""
+    for name, gradient in zip(names, gradients, strict=True):
+        if gradient.isnan().any():
+            raise RuntimeError(f"training_step returned nan values in the gradient of {name!r}")

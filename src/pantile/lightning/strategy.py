@@ -37,6 +37,7 @@ from pantile.lightning.stage_options import StageOptions
 from pantile.lightning.step_results import (
     NoLoss,
     averaged,
+    check_finite,
     gradients_of,
     marked_loss,
     no_more,
@@ -346,6 +347,8 @@ class IPUStrategyMembers(OneProcess, StageOptions):
         named = dict(module.named_parameters())
         parameters = [named[name] for name in names]
         gradients = averaged(run.more, parameters, parts)
+        if module._trainer._detect_anomaly:
+            check_finite(names, gradients)
         loss = result["loss"] if isinstance(result, Mapping) else result
         loss = bridge(loss, gradients, parameters, scale)
         return {**result, "loss": loss} if isinstance(result, Mapping) else loss
