@@ -114,7 +114,8 @@ def test_a_poptorch_loader_is_passed_through() -> None:
 
     mine = fit(Case(train=lambda: data), "ipu", devices=2, strategy=strategy)
 
-    assert mine[1].train_dataloader is data
+    assert isinstance(mine[1].train_dataloader, poptorch.DataLoader)
+    assert mine[1].train_dataloader.dataset is data.dataset
     assert_same(mine, fit(Case(train=partial(loader, 24, 6)), "cpu"), 1e-6)
 
 

@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tests.lightning.models import Classifier, Gan, loader
+from tests.lightning.models import Classifier, Dropout, Gan, loader
 
 pytestmark = pytest.mark.usefixtures("reference")
 
@@ -52,3 +52,52 @@ def test_a_checkpoint_holds_the_optimizer_as_torch_keeps_it(tmp_path: Path) -> N
     assert len(states) == 4
     assert {"step", "exp_avg", "exp_avg_sq"} == set(states[0])
     assert float(states[0]["step"]) == 6
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAt(pl.Callback):
+    """Saves a checkpoint after a batch, then dies."""
+
+    def __init__(self, batch: int, path: Path) -> None:
+        self.batch, self.path = batch, path
+
+    def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, i: int) -> None:
+        if trainer.current_epoch == 1 and i == self.batch:
+            trainer.save_checkpoint(self.path)
+            raise Killed
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_that_died_within_an_epoch_goes_on_to_the_same_bits(
+    accumulate: int, devices: int, tmp_path: Path
+) -> None:
+    def start(callbacks: list[Any]) -> tuple[Any, pl.Trainer]:
+        pl.seed_everything(3, verbose=False)
+        trainer = pl.Trainer(
+            accelerator="ipu",
+            devices=devices,
+            max_epochs=3,
+            accumulate_grad_batches=accumulate,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=callbacks,
+        )
+        return Dropout(), trainer
+
+    unbroken, trainer = start([])
+    trainer.fit(unbroken, loader(40, 4, shuffle=True))
+    killed, trainer = start([KillAt(3, tmp_path / "mid.ckpt")])
+    with pytest.raises(Killed):
+        trainer.fit(killed, loader(40, 4, shuffle=True))
+
+    resumed, trainer = start([])
+    torch.manual_seed(99)  # a new process has drawn other numbers
+    trainer.fit(resumed, loader(40, 4, shuffle=True), ckpt_path=tmp_path / "mid.ckpt")
+
+    torch.testing.assert_close(resumed.state_dict(), unbroken.state_dict(), rtol=0, atol=0)

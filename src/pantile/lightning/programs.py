@@ -169,6 +169,10 @@ class Recording:
         fed = [self._fed_tensor(name, parts) for name in self.fed.tensors]
         return [*tensors, *fed, self.facts.fill(parts, numbers), *extras]
 
+    def attributes_of_model(self) -> list[torch.Tensor]:
+        """The parameters of the module."""
+        return list(self._owner.module.parameters())
+
     def _fed_tensor(self, name: str, parts: int) -> torch.Tensor:
         value: torch.Tensor = self.attributes.value(name).detach().unsqueeze(0)
         return value if parts == 1 else value.expand(parts, *value.shape[1:]).contiguous()
@@ -193,7 +197,7 @@ class Recording:
         with recorder.recording(fed) as tape:
             inside = Inside(tape, self.facts, extras, state)
             with self.kind.context(inside):
-                result = owner.call(self.step, arguments)
+                result = owner.call(self.step, arguments, tape)
             tape.result = tape.keep(result)
             more, description = self.kind.finish(result, inside)
         values = tape.close()
@@ -209,6 +213,8 @@ class Programs:
         self._internal = internal
         self._attributes = Attributes(module, internal)
         self.recordings: list[Recording] = []
+        #: While a step is recorded.
+        self.tape: Tape | None = None
 
     def attributes(self, *, again: bool = False) -> Attributes:
         """The module's attributes; looked at `again` when a program is recorded."""
@@ -216,9 +222,13 @@ class Programs:
             self._attributes = Attributes(self.module, self._internal)
         return self._attributes
 
-    def call(self, step: str, arguments: Sequence[Any]) -> Any:
-        """The step itself."""
-        return getattr(self.module, step)(*arguments)
+    def call(self, step: str, arguments: Sequence[Any], tape: Tape) -> Any:
+        """The step itself; what it does is noted on the tape."""
+        self.tape = tape
+        try:
+            return getattr(self.module, step)(*arguments)
+        finally:
+            self.tape = None
 
     def run(
         self, step: str, kind: Kind, args: Sequence[Any], extras: Sequence[torch.Tensor] = ()

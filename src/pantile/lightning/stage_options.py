@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from pantile.enums import OutputMode
+from pantile.errors import Error
 from pantile.lightning.modes import FUSED
 from pantile.options import Options
 
@@ -49,7 +50,7 @@ class StageOptions:
 
     def _default_options(self) -> Options:
         """Made once: they are asked for at every step."""
-        key = (self.replicas, self.device_iterations, os.environ.get("PL_GLOBAL_SEED"))
+        key = (self.replicas, self.device_iterations)
         if self._defaults is None or self._defaults[0] != key:
             self._defaults = (key, self._new_options())
         return self._defaults[1]
@@ -57,9 +58,6 @@ class StageOptions:
     def _new_options(self) -> Options:
         options = Options().deviceIterations(self.device_iterations)
         options.replicationFactor(self.replicas)
-        seed = os.environ.get("PL_GLOBAL_SEED")
-        if seed and self.replicas > 1:
-            options.randomSeed(int(seed))
         return options
 
     def _program_options(self, *, training: bool, parts: int) -> Options:
@@ -73,3 +71,16 @@ class StageOptions:
         if parts == 1 or parts % replicas:
             replicas = 1
         return options.deviceIterations(parts // replicas).replicationFactor(replicas)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        raise Error(
+            f"IPUStrategy: {name}={value!r} is unknown",
+            fix=f"pass one of {', '.join(map(repr, choices))}",
+        )
+
+
+def check_iterations(value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise Error(f"IPUStrategy: device_iterations={value!r}", fix="pass a positive integer")

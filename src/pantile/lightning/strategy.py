@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from pantile.errors import CaptureError, Error
+from pantile.errors import CaptureError
 from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
 from pantile.lightning.bridge import bridge
+from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualStep
 from pantile.lightning.modes import FUSED, SPLIT, reasons_to_split
@@ -33,7 +34,8 @@ from pantile.lightning.precision import (
     precision_class,
 )
 from pantile.lightning.programs import Inside, Kind, Programs
-from pantile.lightning.stage_options import StageOptions
+from pantile.lightning.resumable import GRADIENTS, put_gradients_back, resumable, save_gradients
+from pantile.lightning.stage_options import StageOptions, check_choice, check_iterations
 from pantile.lightning.step_results import (
     NoLoss,
     averaged,
@@ -52,7 +54,7 @@ _STEP_MODES = ("auto", SPLIT, FUSED)
 _FALLBACKS = (None, "eager")
 
 
-class IPUStrategyMembers(OneProcess, StageOptions):
+class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
     """The members of `IPUStrategy`, for either namespace."""
 
     strategy_name = "ipu_strategy"
@@ -78,10 +80,11 @@ class IPUStrategyMembers(OneProcess, StageOptions):
         *,
         step_mode: str = "auto",
         fallback: str | None = None,
+        exact_resume: bool = True,
     ) -> None:
-        _check_choice("step_mode", step_mode, _STEP_MODES)
-        _check_choice("fallback", fallback, _FALLBACKS)
-        _check_iterations(device_iterations)
+        check_choice("step_mode", step_mode, _STEP_MODES)
+        check_choice("fallback", fallback, _FALLBACKS)
+        check_iterations(device_iterations)
         self._ipu_accelerator: Any = None
         super().__init__(  # type: ignore[call-arg]
             accelerator=accelerator,
@@ -96,13 +99,15 @@ class IPUStrategyMembers(OneProcess, StageOptions):
         self.autoreport, self.autoreport_dir = autoreport, autoreport_dir
         self._given_training, self._given_inference = training_opts, inference_opts
         self._step_mode, self._fallback = step_mode, fallback
+        self._exact_resume = exact_resume
+        self._saved_gradients: Any = None
         self.mode = SPLIT
         self.mode_reasons: list[str] = []
         self._programs: Programs | None = None
         self._defaults: tuple[Any, Options] | None = None
         self._eager: set[str] = set()
         self._in_step: dict[tuple[bool, ...], OptimizersInStep] = {}
-        self._counts: dict[str, float] = {"calls": 0, "samples": 0, "seconds": 0.0}
+        self._counts = {"calls": 0.0, "seconds": 0.0}
         self.optimizer_updates = 0
 
     # What Lightning's connector sets
@@ -215,12 +220,29 @@ class IPUStrategyMembers(OneProcess, StageOptions):
         count = options.replication_factor * options.device_iterations
         if training:
             count *= options.Training.gradient_accumulation
-        return combined(dataloader, count, training=training)
+        made = combined(dataloader, count, training=training)
+        return resumable(made) if training and self._exact_resume else made
+
+    def save_checkpoint(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+        """An ordinary checkpoint, with the gradients of an accumulation that is not complete."""
+        trainer = self.lightning_module._trainer
+        if self._exact_resume and trainer.training and trainer.accumulate_grad_batches != 1:
+            accumulating = trainer.fit_loop._should_accumulate()
+            save_gradients(checkpoint, self.lightning_module, accumulating=accumulating)
+        super().save_checkpoint(checkpoint, *args, **kwargs)  # type: ignore[misc]
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """As always; gradients that were saved are put back."""
+        super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
+        self._saved_gradients = checkpoint.get(GRADIENTS)
 
     # Steps
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Outputs of the user's step; gradients, or the update, are computed on the way."""
+        if self._saved_gradients:
+            put_gradients_back(self._saved_gradients, self.lightning_module)
+            self._saved_gradients = None
         if self._runs_eagerly("training_step", args, kwargs) or self._skips_backward():
             return super().training_step(*args, **kwargs)  # type: ignore[misc]
         if not self.lightning_module.automatic_optimization:
@@ -426,10 +448,10 @@ class IPUStrategyMembers(OneProcess, StageOptions):
             self.optimizer_updates += 1
         return result
 
-    # The end
-
     def teardown(self) -> None:
-        """Let go of the programs."""
+        """Write the report, if one was asked for, and let go of the programs."""
+        if self.autoreport:
+            self.write_report()
         self._forget()
         super().teardown()  # type: ignore[misc]
 
@@ -437,16 +459,6 @@ class IPUStrategyMembers(OneProcess, StageOptions):
         self._in_step.clear()
         if self._programs is not None:
             self._programs.forget()
-
-    def statistics(self) -> dict[str, float]:
-        """What was run so far."""
-        programs = [] if self._programs is None else self._programs.recordings
-        return {
-            "ipu.programs": float(len(programs)),
-            "ipu.calls": float(self._counts["calls"]),
-            "ipu.step_seconds": float(self._counts["seconds"]),
-            "ipu.optimizer_updates": float(self.optimizer_updates),
-        }
 
     @classmethod
     def register_strategies(cls, registry: Any) -> None:
@@ -458,19 +470,6 @@ def _internal_names(namespace: Namespace) -> frozenset[str]:
     """What every LightningModule has, and Lightning changes."""
     made = namespace.find("core.module:LightningModule")()
     return frozenset(vars(made)) - {"training"} | {"_hparams", "_hparams_initial", "_trainer"}
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    if value not in choices:
-        raise Error(
-            f"IPUStrategy: {name}={value!r} is unknown",
-            fix=f"pass one of {', '.join(map(repr, choices))}",
-        )
-
-
-def _check_iterations(value: Any) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise Error(f"IPUStrategy: device_iterations={value!r}", fix="pass a positive integer")
 
 
 @cache
