@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tests.lightning.models import CLASSES, Classifier, Optimizer, loader
 from tests.lightning.test_parity import Case, assert_same, fit
 
+import poptorch
 from pantile.errors import CaptureError, DataDependentError, Error
 from pantile.lightning import IPUStrategy
 
@@ -120,6 +121,15 @@ def test_lbfgs_is_refused_where_one_call_makes_several_updates() -> None:
 def test_arguments_are_checked_when_they_are_given(arguments: dict[str, Any]) -> None:
     with pytest.raises(Error, match=f"IPUStrategy: {next(iter(arguments))}="):
         IPUStrategy(**arguments)
+
+
+def test_options_against_a_flag_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = IPUStrategy(training_opts=poptorch.Options().replicationFactor(2))
+
+    _, trainer = fit(Case(), "ipu", strategy=strategy, devices=3, max_epochs=1)
+
+    assert "training_opts asks for 2 replicas, the Trainer for devices=3" in caplog.text
+    assert trainer.num_training_batches == 3
 
 
 def test_a_step_that_is_compiled_again_and_again_is_mentioned(

@@ -7,6 +7,7 @@ fused   one program computes everything, update included; nothing runs in betwee
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,5 +85,7 @@ def _of_optimizers(strategy: Any) -> Iterator[str]:
         yield f"{type(optimizer).__name__} is not a torch optimizer"
     elif isinstance(optimizer, torch.optim.LBFGS):
         yield "LBFGS"
+    elif not inspect.isfunction(type(optimizer).step):
+        yield "a step that is no function of Python"
     elif "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         yield "a step of the optimizer's own"

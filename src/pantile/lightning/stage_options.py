@@ -10,6 +10,7 @@ import torch
 from pantile.enums import OutputMode
 from pantile.errors import Error
 from pantile.lightning.modes import FUSED
+from pantile.logging import logger
 from pantile.options import Options
 
 
@@ -47,6 +48,18 @@ class StageOptions:
     def inference_opts(self) -> Options:
         """The options of validation, test and prediction."""
         return self._given_inference or self._default_options()
+
+    def warn_of_contradictions(self) -> None:
+        """Options decide; say so where they decide against a flag of the Trainer."""
+        for name in ("training_opts", "inference_opts"):
+            given = self._given_training if name == "training_opts" else self._given_inference
+            if given is not None and self.replicas not in (1, given.replication_factor):
+                logger.warning(
+                    "%s asks for %d replicas, the Trainer for devices=%d: the options decide.",
+                    name,
+                    given.replication_factor,
+                    self.replicas,
+                )
 
     def _default_options(self) -> Options:
         """Made once: they are asked for at every step."""

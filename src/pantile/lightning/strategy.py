@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from pantile.errors import CaptureError
+from pantile.errors import CaptureError, OptimizerError
 from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
 from pantile.lightning.bridge import bridge
 from pantile.lightning.inspection import Inspection
@@ -169,6 +169,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         super().setup(trainer)  # type: ignore[misc]
         self._forget()
         self._choose_mode(trainer)
+        self.warn_of_contradictions()
         self._tell()
 
     def _follow_half(self, module: Any) -> None:
@@ -298,7 +299,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         begin = perf_counter()
         try:
             return run(args)
-        except CaptureError as error:
+        except (CaptureError, OptimizerError) as error:
             if self._fallback != "eager":
                 error.fix = f"{error.fix}; or run {step} on the CPU: IPUStrategy(fallback='eager')"
                 raise
