@@ -270,3 +270,60 @@ class Frozen(Classifier):
 
     def on_train_epoch_start(self) -> None:
         self.net[0].requires_grad_(self.current_epoch > 0)
+
+
+class Closures(Classifier):
+    """Optimises by closures, on two parts of the model, with `toggle_model`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        first, second = self.optimizers()
+
+        def closure() -> torch.Tensor:
+            loss = self.loss(batch)
+            first.zero_grad()
+            self.manual_backward(loss)
+            return loss
+
+        first.step(closure=closure)
+        with second.toggle_model():
+            loss = 2 * self.loss(batch)
+            second.zero_grad()
+            self.manual_backward(loss)
+            second.step()
+        self.log("train", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return (
+            torch.optim.SGD(self.net[0].parameters(), 0.05, momentum=0.9),
+            torch.optim.RMSprop(self.net[2].parameters(), 0.01),
+        )
+
+
+class TiedAndHooked(Classifier):
+    """One weight under two names, a hook on its gradient, a warm-up in `optimizer_step`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twin = nn.Linear(FEATURES, 12)
+        self.twin.weight = self.net[0].weight
+
+    def training_step(self, batch: Any) -> Any:
+        return self.loss(batch) + 0.1 * self.twin(batch[0]).pow(2).mean()
+
+    def on_train_start(self) -> None:
+        self.twin.weight.register_hook(lambda gradient: gradient * 0.5)
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.001 * (self.trainer.global_step + 1)
+        optimizer.step(closure=closure)
+
+
+class NoOptimizer(Classifier):
+    def configure_optimizers(self) -> Any:
+        return None

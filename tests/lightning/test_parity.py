@@ -126,6 +126,9 @@ CASES = {
     ),
     "two optimizers by hand": Case(models.Gan),
     "accumulation by hand": Case(models.ManualAccumulation),
+    "closures by hand": Case(models.Closures),
+    "tied weights, hooks on them, a warm-up": Case(models.TiedAndHooked),
+    "no optimizer": Case(models.NoOptimizer),
     "AdamW": Case(lambda: Optimizer(partial(AdamW, lr=0.01))),
     "NAdam": Case(lambda: Optimizer(partial(NAdam, lr=0.01))),
     "LBFGS": Case(lambda: Optimizer(partial(LBFGS, lr=0.1, max_iter=3)), relative=1e-5),
@@ -221,7 +224,8 @@ def assert_same(mine: tuple[Any, pl.Trainer], theirs: tuple[Any, pl.Trainer], rt
     for (_, line), (_, other_line) in zip(lines, expected, strict=True):
         assert line == pytest.approx(other_line, rel=max(rtol, 1e-5), abs=1e-7)
     for optimizer, its in zip(trainer.optimizers, reference.optimizers, strict=True):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(its.param_groups[0]["lr"])
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == pytest.approx([group["lr"] for group in its.param_groups])
 
 
 @pytest.mark.parametrize("name", CASES)

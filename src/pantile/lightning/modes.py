@@ -81,7 +81,9 @@ def _of_optimizers(strategy: Any) -> Iterator[str]:
         yield f"{len(strategy.optimizers)} optimizers"
         return
     optimizer = strategy.optimizers[0]
-    if not isinstance(optimizer, torch.optim.Optimizer):
+    if is_stand_in(optimizer):
+        yield "there is no optimizer"
+    elif not isinstance(optimizer, torch.optim.Optimizer):
         yield f"{type(optimizer).__name__} is not a torch optimizer"
     elif isinstance(optimizer, torch.optim.LBFGS):
         yield "LBFGS"
@@ -89,3 +91,8 @@ def _of_optimizers(strategy: Any) -> Iterator[str]:
         yield "a step that is no function of Python"
     elif "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         yield "a step of the optimizer's own"
+
+
+def is_stand_in(optimizer: Any) -> bool:
+    """What Lightning puts where `configure_optimizers` returned None."""
+    return type(optimizer).__name__ == "_MockOptimizer"

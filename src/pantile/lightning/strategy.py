@@ -25,7 +25,7 @@ from pantile.lightning.bridge import bridge
 from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualStep
-from pantile.lightning.modes import FUSED, SPLIT, reasons_to_split
+from pantile.lightning.modes import FUSED, SPLIT, is_stand_in, reasons_to_split
 from pantile.lightning.namespaces import Namespace
 from pantile.lightning.one_process import OneProcess
 from pantile.lightning.precision import (
@@ -424,7 +424,8 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         key = tuple(p.grad is not None for p in module.parameters())
         known = self._in_step.get(key)
         if known is None or not known.still_holds():
-            known = self._in_step[key] = OptimizersInStep(self.optimizers, module)
+            real = [o for o in self.optimizers if not is_stand_in(o)]
+            known = self._in_step[key] = OptimizersInStep(real, module)
         return known
 
     def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

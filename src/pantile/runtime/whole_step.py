@@ -76,7 +76,7 @@ class OptimizersInStep:
     def inputs(self) -> list[torch.Tensor]:
         """The numbers, then the gradients that are there."""
         row = [float(hyper.read(self._optimizers[i])) for i, hyper in self._hypers]
-        numbers = torch.tensor([row], dtype=torch.float64)
+        numbers = torch.tensor([[*row, 0.0]], dtype=torch.float64)  # never empty
         return [numbers, *(self._gradient(name) for name in self._with_gradient)]
 
     def _gradient(self, name: str) -> torch.Tensor:
