@@ -245,9 +245,8 @@ def test_trains_to_what_the_cpu_trains_to(name: str) -> None:
         "logging",
         "metrics",
         "lists, dicts, counters and kept tensors",
-        "batch_idx, epoch, step, rate, attribute",
+        pytest.param("batch_idx, epoch, step, rate, attribute", marks=pytest.mark.slow),
         "AdamW",
-        "batch norm",
     ],
 )
 def test_split_steps_train_to_the_same(name: str) -> None:

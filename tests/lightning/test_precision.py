@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from tests.lightning.models import Classifier, Optimizer, loader
 from tests.lightning.test_parity import Case, fit
 
+from pantile.lightning import IPUStrategy
+
 pytestmark = pytest.mark.usefixtures("reference")
 
 
-@pytest.mark.parametrize("flag", [16, "16", "16-mixed"])
+@pytest.mark.parametrize("flag", [16, pytest.param("16-mixed", marks=pytest.mark.slow)])
 def test_mixed_half_trains_with_a_scaled_loss(flag: Any) -> None:
     module, trainer = fit(Case(), "ipu", precision=flag)
 
@@ -56,7 +59,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("flag", ["32-true", "16-mixed", 16])
+@pytest.mark.parametrize("flag", [pytest.param("32-true", marks=pytest.mark.slow), 16])
 def test_a_halved_model_is_computed_in_half(flag: Any) -> None:
     def halved() -> Any:
         return Optimizer(partial(torch.optim.SGD, lr=0.1)).half()
@@ -68,6 +71,14 @@ def test_a_halved_model_is_computed_in_half(flag: Any) -> None:
     )
     assert trainer.precision == "16-true"
     torch.testing.assert_close(module.state_dict(), expected.state_dict(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_strategy_alone_keeps_the_precision_that_was_asked_for() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = pl.Trainer(strategy=IPUStrategy(), precision="16-mixed", logger=False)
+
+    assert trainer.precision == "16-mixed"
 
 
 def test_an_unsupported_precision_is_refused_with_the_supported_ones() -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -33,12 +34,17 @@ print(type(trainer.strategy).__name__, trainer.num_devices)
 """
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, beside a torchvision that may be broken."""
-    block = "import sys; sys.modules['torchvision'] = None\n"
+ROOT = Path(__file__).resolve().parents[2]
+DECLARE = "from tests.clients.torchvision_ops import declare_missing_ops; declare_missing_ops()\n"
+"""A build of torchvision for GPUs cannot be imported without; Lightning imports what it finds."""
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", block + code],
-        env={**os.environ, "PANTILE_ENGINE": "reference", **environment},
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**os.environ, "PANTILE_ENGINE": "reference", "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=240,
@@ -47,7 +53,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
 def test_the_name_is_known_without_an_import(package: str) -> None:
-    code = f"from {package} import Trainer\n"
+    code = f"{DECLARE}from {package} import Trainer\n"
     code += f"from {package}.demos.boring_classes import BoringModel\n{TRAIN}"
 
     found = python(code)
@@ -57,7 +63,7 @@ def test_the_name_is_known_without_an_import(package: str) -> None:
 
 def test_importing_torch_costs_next_to_nothing_more() -> None:
     code = """
-import time, pantile_autoload
+import sys, time, pantile_autoload
 begin = time.perf_counter(); pantile_autoload.autoload(); took = time.perf_counter() - begin
 import torch
 print(took < 0.005, 'pantile' in sys.modules, 'lightning' in sys.modules)
@@ -66,8 +72,8 @@ print(took < 0.005, 'pantile' in sys.modules, 'lightning' in sys.modules)
 
 
 def test_a_broken_installation_is_a_warning() -> None:
-    code = """
-import warnings; warnings.simplefilter('always')
+    code = f"""{DECLARE}
+import sys, warnings; warnings.simplefilter('always')
 sys.modules['pantile'] = None
 import pantile_autoload; pantile_autoload.autoload()
 from lightning.pytorch import Trainer

@@ -30,7 +30,7 @@ def run(kind: Any, accelerator: str, folder: Path, *, epochs: int, resume: Any =
     return module
 
 
-@pytest.mark.parametrize("kind", [Classifier, Gan])
+@pytest.mark.parametrize("kind", [Classifier, pytest.param(Gan, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("first", "second"), [("ipu", "ipu"), ("ipu", "cpu"), ("cpu", "ipu")])
 def test_a_run_goes_on_from_a_checkpoint(
     kind: Any, first: str, second: str, tmp_path: Path

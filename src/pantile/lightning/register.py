@@ -1,8 +1,9 @@
 """Make `accelerator="ipu"` known to Lightning.
 
 Lightning 2.6 lets anyone register an accelerator and a strategy by name, but chooses the strategy
-of an accelerator it does not know as for a CPU: eager, or eight processes. One method is therefore
-wrapped, so that our accelerator gets our strategy. `unregister` undoes all of it.
+of an accelerator it does not know as for a CPU: eager, or eight processes; and mixed precision as
+for a GPU. Two methods are therefore wrapped, so that our accelerator gets our strategy, and our
+strategy our precision. `unregister` undoes all of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 
 from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
 from pantile.lightning.namespaces import Namespace, default_namespace
-from pantile.lightning.strategy import strategy_class
+from pantile.lightning.precision import precision_class
+from pantile.lightning.strategy import IPUStrategyMembers, strategy_class
 
 _CONNECTOR = "trainer.connectors.accelerator_connector:_AcceleratorConnector"
 _originals: dict[str, Any] = {}
@@ -28,22 +30,30 @@ def register(namespace: Namespace | None = None) -> None:
     strategy = strategy_class(namespace)
     strategies.register("ipu_strategy", strategy, "Steps as compiled programs", override=True)
     connector = namespace.find(_CONNECTOR)
-    _originals[namespace.name] = original = connector._choose_strategy
+    choose, precise = connector._choose_strategy, connector._check_and_init_precision
+    _originals[namespace.name] = (choose, precise)
 
     def _choose_strategy(self: Any) -> Any:
         if isinstance(self.accelerator, IPUAcceleratorMembers):
             return strategy.strategy_name
-        return original(self)
+        return choose(self)
+
+    def _check_and_init_precision(self: Any) -> Any:
+        if isinstance(self.strategy, IPUStrategyMembers) and self._precision_plugin_flag is None:
+            return precision_class(namespace)(self._precision_flag)
+        return precise(self)
 
     connector._choose_strategy = _choose_strategy
+    connector._check_and_init_precision = _check_and_init_precision
 
 
 def unregister(namespace: Namespace | None = None) -> None:
     """Leave Lightning as it was."""
     namespace = namespace or default_namespace()
-    original = _originals.pop(namespace.name, None)
-    if original is None:
+    originals = _originals.pop(namespace.name, None)
+    if originals is None:
         return
-    namespace.find(_CONNECTOR)._choose_strategy = original
+    connector = namespace.find(_CONNECTOR)
+    connector._choose_strategy, connector._check_and_init_precision = originals
     namespace.find("accelerators:AcceleratorRegistry").pop("ipu", None)
     namespace.find("strategies:StrategyRegistry").pop("ipu_strategy", None)
