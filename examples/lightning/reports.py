@@ -1,0 +1,35 @@
+"""Ask what was compiled and why, and have a report written.
+
+python reports.py
+"""
+
+import json
+from pathlib import Path
+
+from digits import Classifier, data
+
+import lightning as L
+import pantile.lightning
+
+
+def main() -> None:
+    strategy = pantile.lightning.IPUStrategy(autoreport=True, autoreport_dir="ipu_report")
+    trainer = L.Trainer(
+        accelerator="ipu",
+        devices=2,
+        strategy=strategy,
+        gradient_clip_val=1.0,
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(Classifier(), data(64), data(16))
+    report = json.loads(Path("ipu_report/report.json").read_text(encoding="utf-8"))
+    print(f"{report['mode']} steps because of {', '.join(report['reasons'])}")
+    for program in report["programs"]:
+        print(f"{program['step']}: {sum(program['operators'].values())} operators")
+
+
+if __name__ == "__main__":
+    main()

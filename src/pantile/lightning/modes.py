@@ -1,0 +1,98 @@
+"""Whether the weights are updated by the program of the step, or after it.
+
+split   a program computes loss and gradients; backward, clipping, accumulation, hooks and the
+        optimizer's step are Lightning's own, on gradients they can see and change
+fused   one program computes everything, update included; nothing runs in between
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from pantile.lightning.namespaces import NAMES, Namespace
+
+SPLIT, FUSED = "split", "fused"
+_GRADIENT_HOOKS = (
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+)
+_MODULE_HOOKS = (
+    *_GRADIENT_HOOKS,
+    "backward",
+    "optimizer_step",
+    "optimizer_zero_grad",
+    "configure_gradient_clipping",
+    "clip_gradients",
+    "on_train_batch_end",
+)
+_OWN_PACKAGES = (*NAMES, "lightning", "pantile")
+
+
+def reasons_to_split(strategy: Any, trainer: Any) -> list[str]:
+    """What needs gradients, or control, between the parts of a step."""
+    return [
+        *_of_module(strategy.namespace, strategy.lightning_module),
+        *_of_callbacks(strategy.namespace, trainer.callbacks),
+        *_of_flags(trainer),
+        *_of_optimizers(strategy),
+    ]
+
+
+def _of_module(namespace: Namespace, module: Any) -> Iterator[str]:
+    base = namespace.find("core.module:LightningModule")
+    for hook in _MODULE_HOOKS:
+        if getattr(type(module), hook) is not getattr(base, hook) or hook in vars(module):
+            yield f"{type(module).__name__}.{hook}"
+
+
+def _of_callbacks(namespace: Namespace, callbacks: Any) -> Iterator[str]:
+    base = namespace.find("callbacks.callback:Callback")
+    for callback in callbacks:
+        kind = type(callback)
+        hooks = list(_GRADIENT_HOOKS)
+        if not kind.__module__.startswith(_OWN_PACKAGES):
+            hooks.append("on_train_batch_end")
+        for hook in hooks:
+            if getattr(kind, hook, None) is not getattr(base, hook) or hook in vars(callback):
+                yield f"{kind.__name__}.{hook}"
+        if kind.__name__ in ("GradientAccumulationScheduler", "StochasticWeightAveraging"):
+            yield kind.__name__
+
+
+def _of_flags(trainer: Any) -> Iterator[str]:
+    if trainer.gradient_clip_val:
+        yield f"gradient_clip_val={trainer.gradient_clip_val}"
+    if trainer.accumulate_grad_batches != 1:
+        yield f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
+    if trainer._detect_anomaly:
+        yield "detect_anomaly=True"
+
+
+def _of_optimizers(strategy: Any) -> Iterator[str]:
+    import torch
+
+    if getattr(strategy.precision_plugin, "scaler", None) is not None:
+        yield "dynamic loss scaling"
+    if len(strategy.optimizers) != 1:
+        yield f"{len(strategy.optimizers)} optimizers"
+        return
+    optimizer = strategy.optimizers[0]
+    if is_stand_in(optimizer):
+        yield "there is no optimizer"
+    elif not isinstance(optimizer, torch.optim.Optimizer):
+        yield f"{type(optimizer).__name__} is not a torch optimizer"
+    elif isinstance(optimizer, torch.optim.LBFGS):
+        yield "LBFGS"
+    elif not inspect.isfunction(type(optimizer).step):
+        yield "a step that is no function of Python"
+    elif "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        yield "a step of the optimizer's own"
+
+
+def is_stand_in(optimizer: Any) -> bool:
+    """What Lightning puts where `configure_optimizers` returned None."""
+    return type(optimizer).__name__ == "_MockOptimizer"

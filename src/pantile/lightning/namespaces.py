@@ -1,0 +1,46 @@
+"""Lightning exists twice: as `lightning.pytorch` and as `pytorch_lightning`.
+
+They are two copies with registries and base classes of their own, so our classes are made once
+for each. Nothing of Lightning is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from pantile.errors import Error
+
+NAMES = ("lightning.pytorch", "pytorch_lightning")
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One of the two copies."""
+
+    name: str
+
+    def find(self, path: str) -> Any:
+        """An object by module and name: `strategies.parallel:ParallelStrategy`."""
+        module, _, name = path.partition(":")
+        found = import_module(f"{self.name}.{module}" if module else self.name)
+        return getattr(found, name) if name else found
+
+    @property
+    def fabric(self) -> str:
+        """The Fabric this copy is built on."""
+        return "lightning.fabric" if self.name == NAMES[0] else "lightning_fabric"
+
+
+def default_namespace() -> Namespace:
+    """The copy that the script has imported, else the one that is installed."""
+    for name in NAMES:
+        if name in sys.modules:
+            return Namespace(name)
+    for name in NAMES:
+        if find_spec(name.partition(".")[0]) is not None:
+            return Namespace(name)
+    raise Error("Lightning is not installed", fix="pip install 'pantile[lightning]'")

@@ -1,0 +1,28 @@
+"""Lightning imports torchvision where it finds it; a build for GPUs needs ops declared first."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+import pytest
+from tests.clients.torchvision_ops import declare_missing_ops
+
+declare_missing_ops()
+os.environ.setdefault("PANTILE_LIGHTNING_DEVICES", "1")
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """Lightning is talkative; tests that want its words ask for them."""
+    for name in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    monkeypatch.chdir(str(tmp_path))
+
+
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that has the bits of eager PyTorch."""
+    monkeypatch.setenv("PANTILE_ENGINE", "reference")

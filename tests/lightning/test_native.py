@@ -1,0 +1,61 @@
+"""The native engine under the Trainer: compiled code trains to what the CPU trains to."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tests.lightning import models
+from tests.lightning.models import loader
+from tests.lightning.test_parity import Case, assert_same, fit
+
+from pantile.lightning import IPUStrategy
+
+
+@pytest.fixture(autouse=True)
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PANTILE_ENGINE", "native")
+
+
+def test_a_fused_step_runs_natively_and_equals_the_cpu() -> None:
+    strategy = IPUStrategy(autoreport=True, autoreport_dir="report")
+
+    case = Case(trainer={"limit_val_batches": 0})
+
+    mine = fit(case, "ipu", strategy=strategy)
+
+    report = json.loads(Path("report/report.json").read_text(encoding="utf-8"))
+    native = {program["step"] for program in report["programs"] if program["native"]}
+    assert native == {"training_step"}
+    assert_same(mine, fit(case, "cpu"), 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(models.WithMetrics),
+        Case(models.WithHooks),
+        Case(models.Gan),
+        Case(models.WithNumbers),
+        Case(trainer={"precision": "bf16-mixed"}, relative=2e-2),
+    ],
+    ids=["metrics", "split", "manual", "numbers", "mixed"],
+)
+def test_steps_of_every_kind_run_natively(case: Case) -> None:
+    rtol = max(case.relative, 1e-4)
+
+    assert_same(fit(case, "ipu"), fit(case, "cpu"), rtol)
+
+
+@pytest.mark.slow
+def test_device_iterations_and_replicas_run_natively() -> None:
+    strategy = IPUStrategy(device_iterations=3)
+    cpu, _ = fit(Case(train=partial(loader, 24, 8)), "cpu")
+
+    module, _ = fit(Case(train=partial(loader, 24, 4)), "ipu", devices=2, strategy=strategy)
+
+    torch.testing.assert_close(module.state_dict(), cpu.state_dict(), rtol=1e-5, atol=1e-6)
