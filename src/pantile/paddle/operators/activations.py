@@ -85,6 +85,7 @@ _PLAIN = {
     "mish": F.mish,
     "reciprocal": torch.reciprocal,
     "relu": torch.relu,
+    "relu6": F.relu6,  # Paddle's kernel does not look at its threshold either
     "round": _round_half_away,
     "rsqrt": torch.rsqrt,
     "sigmoid": torch.sigmoid,
@@ -109,7 +110,6 @@ _WITH_ATTRIBUTES = {
     "hard_swish": _hard_swish,
     "leaky_relu": lambda c, x: F.leaky_relu(x, c.number("alpha", 0.02)),
     "log_softmax": lambda c, x: F.log_softmax(x, c.integer("axis", -1)),
-    "relu6": lambda c, x: torch.clamp(x, 0.0, c.number("threshold", 6.0)),
     "selu": _selu,
     "softmax": lambda c, x: F.softmax(x, c.integer("axis", -1)),
     "softplus": _softplus,

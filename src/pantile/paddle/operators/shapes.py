@@ -88,9 +88,11 @@ def _strided_slice(call: Call) -> None:
         call.integers("axes"), starts, ends, strides, strict=True
     ):
         size = x.shape[axis]
-        # Below -size, an end means "before the first element", which a Python slice calls None.
-        stop = None if stride < 0 and end < -size else end
-        chosen = range(size)[start:stop:stride]
+        first = max(start + size, 0) if start < 0 else min(start, size)
+        last = max(end + size, 0) if end < 0 else min(end, size)
+        # Going down, an end of -1 is before the first element, not the last one.
+        stop = None if stride < 0 and end == -1 else last
+        chosen = range(size)[first:stop:stride]
         if stride > 0:
             x = x[(slice(None),) * (axis % x.dim()) + (slice(chosen.start, chosen.stop, stride),)]
         else:
