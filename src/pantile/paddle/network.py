@@ -19,7 +19,7 @@ from pantile.errors import CaptureError
 from pantile.ops import Block, identity_loss
 from pantile.paddle.call import Call, Table
 from pantile.paddle.description import Operator
-from pantile.paddle.parts import Parts
+from pantile.paddle.parts import Parts, place_of
 
 
 class Network(nn.Module):
@@ -35,9 +35,10 @@ class Network(nn.Module):
         state: Mapping[str, torch.Tensor],
         writes_state: bool = True,
         half: bool = False,
+        placed: bool = False,
     ) -> None:
         super().__init__()
-        self._half = half
+        self._half, self._is_placed = half, placed
         self._parts, self._table = parts, table
         self._feeds, self._fetches = tuple(feeds), tuple(fetches)
         self._writes_state = writes_state
@@ -73,6 +74,7 @@ class Network(nn.Module):
             fetches=self._fetches,
             state=dict(self.named_state()),
             writes_state=False,
+            half=self._half,
         )
 
     def _check_fetches(self) -> None:
@@ -89,7 +91,7 @@ class Network(nn.Module):
         values = dict(self.named_state())
         pairs = zip(self._feeds, feeds, strict=True)
         values.update({name: self._rounded(tensor.squeeze(0)) for name, tensor in pairs})
-        for place, operators in groupby(self._parts.forward, _place):
+        for place, operators in groupby(self._parts.forward, self._place):
             with _placed(place):
                 for op in operators:
                     self._run(op, values)
@@ -106,6 +108,9 @@ class Network(nn.Module):
         if self._half and tensor.dtype is torch.float16:
             tensor = tensor.float()
         return tensor.unsqueeze(0)
+
+    def _place(self, op: Operator) -> tuple[int, int] | None:
+        return place_of(op) if self._is_placed else None
 
     def _run(self, op: Operator, values: dict[str, torch.Tensor]) -> None:
         self._table[op.type](Call(op, values, self._parts.variables))
@@ -124,21 +129,7 @@ class Network(nn.Module):
                     tensor.copy_(values[name])
 
 
-_Place = tuple[int | None, int | None]
-
-
-def _place(op: Operator) -> _Place:
-    """The IPU and the pipeline stage an operator was built for."""
-    index, stage = op.attributes.get("ipu_index"), op.attributes.get("ipu_stage")
-    return (
-        int(index) if isinstance(index, int) and index >= 0 else None,
-        int(stage) if isinstance(stage, int) and stage >= 0 else None,
-    )
-
-
 @contextmanager
-def _placed(place: _Place) -> Iterator[None]:
-    index, stage = place
-    number = stage if stage is not None else index
-    with nullcontext() if number is None else Block(str(number), ipu_id=index):
+def _placed(place: tuple[int, int] | None) -> Iterator[None]:
+    with nullcontext() if place is None else Block(str(place[0]), ipu_id=place[1]):
         yield

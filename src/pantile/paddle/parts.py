@@ -13,7 +13,7 @@ variable is the loss, and past which variables no gradient flows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pantile.errors import CaptureError, LossError, OptimizerError
 from pantile.paddle.description import Block, Operator, Variable
@@ -72,6 +72,47 @@ def divide(block: Block, *, training: bool, loss: str | None = None) -> Parts:
         trained=tuple(name.removesuffix(GRADIENT) for name in gradients),
         flows=_flows(backward) if backward else None,
     )
+
+
+def pruned(parts: Parts, fetches: Iterable[str]) -> Parts:
+    """Without what no fetch, no loss, no kept variable and nobody at the terminal sees."""
+    wanted = {*fetches} | ({parts.loss} if parts.loss is not None else set())
+    kept: list[Operator] = []
+    for op in reversed(parts.forward):
+        lasting = any(
+            parts.variables[name].persistable for name in op.writes if name in parts.variables
+        )
+        if lasting or op.type == "print" or wanted.intersection(op.writes):
+            wanted.update(op.reads)
+            kept.append(op)
+    return replace(parts, forward=tuple(reversed(kept)))
+
+
+def shared_out(parts: Parts, devices: int) -> Parts:
+    """The forward operators in as many equal runs as there are devices, one stage each."""
+    size = -(-len(parts.forward) // devices) if devices > 1 else len(parts.forward)
+    return replace(
+        parts,
+        forward=tuple(
+            replace(
+                op,
+                attributes={
+                    **op.attributes,
+                    "ipu_index": place // size,
+                    "ipu_stage": place // size,
+                },
+            )
+            for place, op in enumerate(parts.forward)
+        ),
+    )
+
+
+def place_of(op: Operator) -> tuple[int, int] | None:
+    """The stage of an operator and its IPU, if it was built for one."""
+    index, stage = (int(op.attributes.get(n, -1)) for n in ("ipu_index", "ipu_stage"))
+    if index < 0 and stage < 0:
+        return None
+    return (stage if stage >= 0 else index), (index if index >= 0 else stage)
 
 
 def check_translated(operators: Iterable[Operator], known: Iterable[str]) -> None:

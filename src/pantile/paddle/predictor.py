@@ -69,6 +69,9 @@ class IpuConfig:
             replicas=self.ipu_replica_num if self.ipu_replica_num > 1 else None,
             any_batch=True,
             half=self.ipu_enable_fp16,
+            sharded=self.ipu_device_num > 1,
+            pipelined=self.ipu_enable_pipelining,
+            devices=self.ipu_device_num,
         )
 
 

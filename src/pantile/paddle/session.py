@@ -19,11 +19,18 @@ from torch import nn
 from pantile.enums import OutputMode, ReductionType
 from pantile.errors import InputMismatch, OperandError, StateError
 from pantile.logging import logger
-from pantile.options import Options
+from pantile.options import Options, PipelinedExecution, ShardedExecution, Stage
 from pantile.paddle.call import Table
 from pantile.paddle.description import Description, Variable
 from pantile.paddle.network import Network
-from pantile.paddle.parts import Parts, check_translated, divide
+from pantile.paddle.parts import (
+    Parts,
+    check_translated,
+    divide,
+    place_of,
+    pruned,
+    shared_out,
+)
 from pantile.paddle.scope import Array, Scope, as_array, as_tensor
 from pantile.paddle.update import ProgramUpdate
 from pantile.runtime.executor import PoplarExecutor
@@ -48,11 +55,16 @@ class Settings:
     dynamic_batch: bool = False
     any_batch: bool = False
     half: bool = False
+    sharded: bool = False
+    pipelined: bool = False
+    devices: int = 1
+    shows_progress: bool = True
 
     # micro_batch        what a first dim of -1 is compiled for
     # dynamic_batch      fewer rows are filled up, and what comes back is cut again
     # any_batch          another number of rows compiles another program
     # half               float32 becomes float16 inside
+    # sharded            operators have stages: their own, or by sharing them out among `devices`
 
     @property
     def micro_batches(self) -> int:
@@ -69,6 +81,7 @@ class Settings:
     def options(self) -> Options:
         """The same for the core's executor."""
         options = Options().strict(False).deviceIterations(self.batches_per_step)
+        options.showCompilationProgressBar(self.shows_progress)
         options.replicationFactor(self.replicas or 1).outputMode(OutputMode.All)
         if self.training:
             kind = ReductionType.Mean if self.mean_gradients else ReductionType.Sum
@@ -97,7 +110,10 @@ class Session:
     ) -> None:
         self.settings = settings
         self.feeds, self.fetches = tuple(feeds), tuple(fetches)
-        self.parts = divide(description.main, training=settings.training, loss=loss)
+        parts = divide(description.main, training=settings.training, loss=loss)
+        self.parts = pruned(parts, fetches)
+        if settings.sharded and settings.devices > 1 and not _stages(self.parts):
+            self.parts = shared_out(self.parts, settings.devices)
         check_translated((*self.parts.forward, *self.parts.update), table)
         self._table = table
         self._scope = scope
@@ -141,6 +157,7 @@ class Session:
             fetches=self.fetches,
             state=own,
             half=self.settings.half,
+            placed=self.settings.sharded,
         )
         if not self.settings.training:
             return network, None
@@ -158,6 +175,10 @@ class Session:
 
     def _executor(self, network: Network) -> PoplarExecutor:
         options = self.settings.options()
+        stages = _stages(self.parts)
+        if self.settings.sharded and stages:
+            kind = PipelinedExecution if self.settings.pipelined else ShardedExecution
+            options.setExecutionStrategy(kind(*stages))
         if self._update is None:
             return inferenceModel(network, options)
         self._update.loss_scaling = self.settings.loss_scaling
@@ -290,6 +311,12 @@ class Session:
         self.executor.destroy()
         if self._evaluator is not None:
             self._evaluator.destroy()
+
+
+def _stages(parts: Parts) -> list[Stage]:
+    """The stages that operators were built for, in their order."""
+    places = {place for op in parts.forward if (place := place_of(op)) is not None}
+    return [Stage(str(stage)).ipu(ipu) for stage, ipu in sorted(dict(places).items())]
 
 
 class _Steps:

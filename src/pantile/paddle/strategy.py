@@ -125,6 +125,10 @@ class StrategyValues:
             mean_gradients=value("accumulation_and_replication_reduction_type") == 1,
             loss_scaling=value("loss_scaling"),
             seed=None if seed == UNSET_SEED else seed,
+            sharded=value("enable_manual_shard") or value("need_avg_shard"),
+            pipelined=value("enable_pipelining"),
+            devices=value("num_ipus"),
+            shows_progress=self.progress_logger is None,
             dynamic_batch=value("timeout_ms") > 0 and value("enable_model_runtime_executor"),
         )
 
