@@ -123,17 +123,20 @@ class _StaticLayer:
         if strategy.enable_fp16 and instance is not None:
             instance.to(dtype="float16")
         scope = paddle.static.Scope()
-        program = concrete.main_program.clone()
         first = 1 if instance is not None else 0
         feeds = [v.name for v in paddle.utils.flatten(concrete.inputs[first:]) if _named(v)]
         fetches = [v.name for v in paddle.utils.flatten(concrete.outputs) if _named(v)]
         tensors = {p.name: p for p in concrete.parameters}
-        loss = None
-        if strategy.is_training:
-            loss = _loss_name(program)
-            self._append_update(program, scope, loss, tensors)
-        if strategy.enable_fp16:
-            self._to_half(program)
+        loss, made = None, None
+        with _static(paddle):
+            program = concrete.main_program.clone()
+            if strategy.is_training:
+                loss = _loss_name(program)
+                made = self._append_update(program, scope, loss)
+            if strategy.enable_fp16:
+                self._to_half(program)
+        if made is not None:
+            self._adopt_state(strategy._optimizer, made, scope, tensors)
         self.compiled = CompiledProgram(
             program,
             feeds=feeds,
@@ -148,10 +151,11 @@ class _StaticLayer:
         backend.set_ipu_strategy(strategy._ipu_strategy)
         strategy.need_compile = False
 
-    def _append_update(
-        self, program: Any, scope: Any, loss: str, tensors: dict[str, Any]
-    ) -> None:
-        """Append backward and update operators; make the optimizer's state in the scope."""
+    def _append_update(self, program: Any, scope: Any, loss: str) -> Any:
+        """Append backward and update operators; the state they need is made in the scope.
+
+        Returns the copy of the optimizer that names the state: the user's stays a dygraph one.
+        """
         paddle, optimizer = self._paddle, getattr(self._strategy, "_optimizer", None)
         if optimizer is None:
             raise OptimizerError(
@@ -162,19 +166,22 @@ class _StaticLayer:
         twin._accumulators = defaultdict(dict)
         twin._learning_rate_map = {}
         twin._accumulators_holder = {}
+        twin._already_create_accumulater = set()
         startup = paddle.static.Program()
-        with _static(paddle), paddle.static.program_guard(program, startup):
-            variable = program.global_block().var(loss)
+        block = program.global_block()
+        with paddle.static.program_guard(program, startup):
             trained = [
-                program.global_block().var(p.name)
+                p.name
                 for p in optimizer._parameter_list or ()
-                if not p.stop_gradient and program.global_block().has_var(p.name)
+                if not p.stop_gradient and block.has_var(p.name)
             ]
-            pairs = paddle.base.backward.append_backward(variable, parameter_list=trained or None)
+            pairs = paddle.base.backward.append_backward(
+                block.var(loss), parameter_list=trained or None
+            )
             twin._parameter_list = None
             twin.apply_gradients(pairs)
             paddle.static.Executor(paddle.CPUPlace()).run(startup, scope=scope)
-        self._adopt_state(optimizer, twin, scope, tensors)
+        return twin
 
     def _adopt_state(self, optimizer: Any, twin: Any, scope: Any, tensors: dict[str, Any]) -> None:
         """The user's optimizer holds the state as dygraph tensors: saved, loaded, synced."""
@@ -190,11 +197,10 @@ class _StaticLayer:
                 tensors[variable.name] = held
 
     def _to_half(self, program: Any) -> None:
-        paddle = self._paddle
-        with _static(paddle):
-            lists = paddle.static.amp.CustomOpLists()
-            lists.unsupported_list = {"cumsum"}
-            paddle.static.amp.cast_model_to_fp16(program, lists, use_fp16_guard=False)
+        amp = self._paddle.static.amp
+        lists = amp.CustomOpLists()
+        lists.unsupported_list = {"cumsum"}
+        amp.cast_model_to_fp16(program, lists, use_fp16_guard=False)
 
     def __call__(self, inputs: Any) -> Any:
         """Run one step; the results have the structure the traced function returned."""

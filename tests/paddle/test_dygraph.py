@@ -1,0 +1,130 @@
+"""Layers that are traced with `to_static` and trained as one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import pantile.paddle
+
+
+@pytest.fixture(autouse=True)
+def dynamic_mode() -> Iterator[None]:
+    with pantile.paddle.installed():
+        paddle.disable_static()
+        yield
+        paddle.enable_static()
+
+
+class Net(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        # No bias: a norm takes it out again, and its gradient is nothing but rounding.
+        self.conv = paddle.nn.Conv2D(1, 3, 3, bias_attr=False)
+        self.norm = paddle.nn.BatchNorm2D(3)
+        self.last = paddle.nn.Linear(3 * 6 * 6, 4)
+
+    def losses(self, x: Any, label: Any) -> Any:
+        h = paddle.nn.functional.relu(self.norm(self.conv(x)))
+        out = self.last(paddle.flatten(h, 1))
+        return out, paddle.nn.functional.cross_entropy(out, label)
+
+    @paddle.jit.to_static(full_graph=True)
+    def forward(self, x: Any, label: Any) -> Any:
+        out, loss = self.losses(x, label)
+        return out, paddle.incubate.identity_loss(loss, reduction=1)
+
+
+def _data() -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    x = paddle.to_tensor(rng.standard_normal((5, 1, 8, 8)).astype("float32"))
+    return x, paddle.to_tensor(rng.integers(0, 4, (5,)))
+
+
+def _trained_by_paddle(state: Any, make: Any, steps: int) -> tuple[list[float], Any]:
+    model = Net()
+    model.set_state_dict(state)
+    optimizer, losses = make(model), []
+    x, label = _data()
+    for _ in range(steps):
+        _, loss = model.losses(x, label)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        losses.append(float(loss))
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Momentum"])
+def test_a_traced_layer_trains_as_dygraph_does(name: str) -> None:
+    def make(model: Any) -> Any:
+        return getattr(paddle.optimizer, name)(0.01, parameters=model.parameters())
+
+    model = Net()
+    state = {key: paddle.to_tensor(value.numpy()) for key, value in model.state_dict().items()}
+    expected, after = _trained_by_paddle(state, make, 5)
+    strategy = paddle.static.IpuStrategy()
+    strategy.set_graph_config(is_training=True, micro_batch_size=5)
+    optimizer = make(model)
+    strategy.set_optimizer(optimizer)
+
+    x, label = _data()
+    losses = [float(model(x, label)[1]) for _ in range(5)]
+    strategy.release_patch()
+    paddle.base.core.IpuBackend.get_instance().weights_to_host()
+
+    np.testing.assert_allclose(losses, expected, rtol=2e-5)
+    for key, want in after.items():
+        np.testing.assert_allclose(
+            model.state_dict()[key].numpy(), want.numpy(), rtol=1e-4, atol=1e-5, err_msg=key
+        )
+
+
+def test_a_scheduler_changes_the_rate_without_compiling_again() -> None:
+    def make(model: Any) -> Any:
+        scheduler = paddle.optimizer.lr.StepDecay(0.1, 1, gamma=0.5)
+        return paddle.optimizer.SGD(scheduler, parameters=model.parameters())
+
+    model = Net()
+    strategy = paddle.static.IpuStrategy()
+    strategy.set_graph_config(is_training=True, micro_batch_size=5)
+    optimizer = make(model)
+    strategy.set_optimizer(optimizer)
+    x, label = _data()
+
+    model(x, label)
+    optimizer._learning_rate.step()
+    rate = strategy.get_option("lr")
+    model(x, label)
+    strategy.release_patch()
+
+    assert rate == pytest.approx(0.05)
+    assert len(Net.forward.program_cache) <= 1 or not strategy.need_compile
+
+
+def test_a_traced_layer_infers() -> None:
+    model = Net()
+    model.eval()
+    strategy = paddle.static.IpuStrategy()
+    strategy.set_graph_config(is_training=False, micro_batch_size=5)
+    x, label = _data()
+
+    out, _ = model(x, label)
+    strategy.release_patch()
+
+    expected, _ = model.losses(x, label)
+    np.testing.assert_allclose(out.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_training_without_an_optimizer_is_refused() -> None:
+    model = Net()
+    strategy = paddle.static.IpuStrategy()
+    strategy.set_graph_config(is_training=True, micro_batch_size=5)
+
+    with pytest.raises(pantile.errors.OptimizerError, match="set_optimizer"):
+        model(*_data())
+    strategy.release_patch()
