@@ -1,6 +1,6 @@
 """Classify one image with the model that mnist_train.py saved.
 
-    python -m pantile.paddle examples/paddle/mnist_infer.py --model model/mnist --image 0
+python -m pantile.paddle examples/paddle/mnist_infer.py --model model/mnist --image 0
 """
 
 import argparse

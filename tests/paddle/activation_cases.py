@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tests.paddle.op_case import Case
 
 _rng = np.random.default_rng(1)
@@ -13,10 +12,13 @@ _positive = _rng.uniform(0.1, 3, (2, 3, 4)).astype("float32")
 _image = _rng.uniform(-3, 3, (2, 3, 4, 5)).astype("float32")
 _halves = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.2, -0.7], dtype="float32")
 
-_ANYWHERE = """abs atan ceil cos cosh erf exp floor logsigmoid mish relu sigmoid sign silu sin sinh
-softsign square tan tanh tanh_shrink""".split()
-_POSITIVE = "log log10 log1p log2 reciprocal rsqrt sqrt".split()
-_UNIT = "acos asin".split()
+_ANYWHERE = (
+    *("abs", "atan", "ceil", "cos", "cosh", "erf", "exp", "floor", "logsigmoid", "mish", "relu"),
+    *("sigmoid", "sign", "silu", "sin", "sinh", "softsign", "square", "tan", "tanh"),
+    "tanh_shrink",
+)
+_POSITIVE = ["log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sqrt"]
+_UNIT = ["acos", "asin"]
 _ATTRIBUTES = {
     "brelu": {"t_min": -1.0, "t_max": 2.0},
     "elu": {"alpha": 0.7},

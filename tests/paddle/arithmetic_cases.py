@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tests.paddle.op_case import Case
 
 _rng = np.random.default_rng(2)
@@ -19,9 +18,9 @@ _ints, _divisors = _rng.integers(-9, 9, (3, 4)), _rng.integers(1, 5, (3, 4))
 _flags, _others = _rng.integers(0, 2, (3, 4)) > 0, _rng.integers(0, 2, (3, 4)) > 0
 _both = ("X", "Y")
 
-_ELEMENTWISE = "add sub mul div max min".split()
-_COMPARISONS = "equal not_equal less_than less_equal greater_than greater_equal".split()
-_REDUCTIONS = "reduce_max reduce_mean reduce_min reduce_prod reduce_sum".split()
+_ELEMENTWISE = ["add", "sub", "mul", "div", "max", "min"]
+_COMPARISONS = ["equal", "not_equal", "less_than", "less_equal", "greater_than", "greater_equal"]
+_REDUCTIONS = ["reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]
 
 
 def _two(op: str, x: np.ndarray, y: np.ndarray, name: str = "", **attributes: object) -> Case:
@@ -66,12 +65,11 @@ def _reductions() -> list[Case]:
 
 
 def _sorted_cases() -> list[Case]:
-    found = []
     indices = {"Out": 1, "Indices": 1}
-    for down in (False, True):
-        found.append(
-            Case("argsort", {"X": _x}, {"axis": 1, "descending": down}, indices, name=str(down))
-        )
+    found = [
+        Case("argsort", {"X": _x}, {"axis": 1, "descending": down}, indices, name=str(down))
+        for down in (False, True)
+    ]
     for largest in (False, True):
         attributes = {"k": 2, "axis": 1, "largest": largest, "sorted": True}
         found.append(Case("top_k_v2", {"X": _x}, attributes, indices, name=str(largest)))

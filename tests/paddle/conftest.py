@@ -6,10 +6,10 @@ import os
 
 os.environ.setdefault("PANTILE_PADDLE_INSTALL", "0")  # each test installs what it tests
 
-from collections.abc import Iterator  # noqa: E402
+from collections.abc import Iterator
 
-import paddle  # noqa: E402
-import pytest  # noqa: E402
+import paddle
+import pytest
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tests.paddle.op_case import Case
 
 _rng = np.random.default_rng(3)
@@ -220,9 +219,7 @@ def _resizes() -> list[Case]:
                     Case(f"{method}_interp_v2", {"X": x}, attributes, tolerance=5e-5, name=name)
                 )
         scaled = {**attributes, "scale": [1.7] * dims, "align_corners": False, "align_mode": 1}
-        found.append(
-            Case(f"{method}_interp_v2", {"X": x}, scaled, tolerance=5e-5, name="scaled")
-        )
+        found.append(Case(f"{method}_interp_v2", {"X": x}, scaled, tolerance=5e-5, name="scaled"))
     return found
 
 

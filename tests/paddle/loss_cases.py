@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tests.paddle.op_case import Case
 
 _rng = np.random.default_rng(5)

@@ -89,9 +89,7 @@ def persistables(built: Built) -> list[str]:
     return [v.name for v in kept]
 
 
-def train_with_paddle(
-    built: Built, scope: Any, feeds: Feeds, scheduler: Any = None
-) -> list[float]:
+def train_with_paddle(built: Built, scope: Any, feeds: Feeds, scheduler: Any = None) -> list[float]:
     """Train with Paddle's CPU executor; the loss of each batch."""
     executor, losses = paddle.static.Executor(paddle.CPUPlace()), []
     with paddle.static.scope_guard(scope):
@@ -108,6 +106,4 @@ def assert_close(
 ) -> None:
     """All variables agree."""
     for name, want in theirs.items():
-        np.testing.assert_allclose(
-            ours[name], want, rtol=tolerance, atol=tolerance, err_msg=name
-        )
+        np.testing.assert_allclose(ours[name], want, rtol=tolerance, atol=tolerance, err_msg=name)

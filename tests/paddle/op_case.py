@@ -72,9 +72,7 @@ def build(case: Case) -> Built:
                 variable = paddle.static.data(
                     f"{slot.lower()}_{index}", list(array.shape), str(array.dtype)
                 )
-                variable.stop_gradient = not (
-                    slot in case.gradients and array.dtype.kind == "f"
-                )
+                variable.stop_gradient = not (slot in case.gradients and array.dtype.kind == "f")
                 fed[slot].append(variable)
         made = {
             slot: [block.create_var(name=f"out_{slot}_{i}", dtype="float32") for i in range(count)]

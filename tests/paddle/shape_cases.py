@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tests.paddle.op_case import Case
 
 _rng = np.random.default_rng(4)
@@ -111,9 +110,7 @@ CASES = [
     Case("reshape2", {"X": _x}, {"shape": [0, -1]}, hidden=_shaped),
     Case("transpose2", {"X": _x}, {"axis": [2, 0, 1]}, hidden=_shaped),
     Case("flatten2", {"X": _x}, {"axis": 2}, hidden=_shaped),
-    Case(
-        "flatten_contiguous_range", {"X": _x}, {"start_axis": 1, "stop_axis": 2}, hidden=_shaped
-    ),
+    Case("flatten_contiguous_range", {"X": _x}, {"start_axis": 1, "stop_axis": 2}, hidden=_shaped),
     Case("squeeze2", {"X": _floats(2, 1, 3, 1)}, {"axes": [1]}, hidden=_shaped),
     Case("squeeze2", {"X": _floats(2, 1, 3, 1)}, {"axes": []}, hidden=_shaped, name="all"),
     Case("unsqueeze2", {"X": _x}, {"axes": [0, 3]}, hidden=_shaped),

@@ -8,9 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import paddle
 import pytest
-
-import pantile.paddle
-from pantile.errors import OptionError
 from tests.paddle.networks import (
     assert_close,
     batches,
@@ -21,6 +18,9 @@ from tests.paddle.networks import (
     train_with_paddle,
     values_in,
 )
+
+import pantile.paddle
+from pantile.errors import OptionError
 
 
 @pytest.fixture

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
-
-from pantile.errors import CaptureError
-from pantile.paddle import api
 from tests.paddle import (
     activation_cases,
     arithmetic_cases,
@@ -16,6 +13,9 @@ from tests.paddle import (
     shape_cases,
 )
 from tests.paddle.op_case import Case, check
+
+from pantile.errors import CaptureError
+from pantile.paddle import api
 
 _FAMILIES = (activation_cases, arithmetic_cases, layer_cases, loss_cases, shape_cases)
 CASES = [case for family in _FAMILIES for case in family.CASES]
@@ -50,9 +50,10 @@ less_equal less_than linear_interp_v2 log log10 log1p log2 log_softmax logical_a
 logical_or logsigmoid logsumexp lookup_table lookup_table_v2 matmul matmul_v2 max_pool2d_with_index
 mean meshgrid mish mul nearest_interp_v2 not_equal one_hot one_hot_v2 p_norm pad3d pool2d
 popart_optimizer pow prelu print rank_loss reciprocal reduce_all reduce_any reduce_max reduce_mean
-reduce_min reduce_prod reduce_sum relu relu6 reshape2 round rsqrt scale selu shape share_data sigmoid
-sigmoid_cross_entropy_with_logits sign silu sin sinh slice softmax softmax_with_cross_entropy
-softplus softshrink softsign split sqrt square squeeze2 stack strided_slice sum swish tan tanh
+reduce_min reduce_prod reduce_sum relu relu6 reshape2 round rsqrt scale selu shape share_data
+sigmoid sigmoid_cross_entropy_with_logits sign silu sin sinh slice softmax
+softmax_with_cross_entropy softplus softshrink softsign split sqrt square squeeze2 stack
+strided_slice sum swish tan tanh
 tanh_shrink thresholded_relu tile top_k top_k_v2 transpose2 trilinear_interp_v2 uniform_random
 unsqueeze2 unstack warpctc where yolo_box
 """

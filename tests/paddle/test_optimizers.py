@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-
-from pantile.paddle import api
 from tests.paddle.networks import (
     assert_close,
     batches,
@@ -19,6 +17,8 @@ from tests.paddle.networks import (
     train_with_paddle,
     values_in,
 )
+
+from pantile.paddle import api
 
 _optimizer = paddle.optimizer
 _l2 = paddle.regularizer.L2Decay(0.01)
@@ -63,9 +63,7 @@ def test_twenty_steps_agree_with_paddle(name: str) -> None:
     assert_close(values_in(ours, names), values_in(theirs, names), 0.0)
     expected = train_with_paddle(built, theirs, feeds)
 
-    model = api.compile(
-        built.main, ["x", "y"], [built.loss], strategy=_training(), scope=ours
-    )
+    model = api.compile(built.main, ["x", "y"], [built.loss], strategy=_training(), scope=ours)
     losses = [model.run(feed)[0].item() for feed in feeds]
     model.weights_to_host()
 
@@ -90,9 +88,7 @@ def test_a_learning_rate_schedule_is_followed_without_compiling_again(schedule: 
     expected = train_with_paddle(built, theirs, feeds, scheduler)
 
     scheduler.step(0)
-    model = api.compile(
-        built.main, ["x", "y"], [built.loss], strategy=_training(), scope=ours
-    )
+    model = api.compile(built.main, ["x", "y"], [built.loss], strategy=_training(), scope=ours)
     losses = []
     for feed in feeds:
         losses.append(model.run(feed)[0].item())
@@ -129,9 +125,7 @@ def test_powers_of_beta_may_be_step_counts_as_the_ipu_left_them() -> None:
             counted.find_var(name).get_tensor().set(np.zeros(1, "float32"), paddle.CPUPlace())
 
     for scope in (plain, counted):
-        model = api.compile(
-            built.main, ["x", "y"], [built.loss], strategy=_training(), scope=scope
-        )
+        model = api.compile(built.main, ["x", "y"], [built.loss], strategy=_training(), scope=scope)
         for feed in feeds:
             model.run(feed)
         model.weights_to_host()

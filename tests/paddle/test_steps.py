@@ -7,9 +7,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-
-from pantile.errors import InputMismatch, OptimizerError
-from pantile.paddle import api
 from tests.paddle.networks import (
     Built,
     assert_close,
@@ -21,6 +18,9 @@ from tests.paddle.networks import (
     train_with_paddle,
     values_in,
 )
+
+from pantile.errors import InputMismatch, OptimizerError
+from pantile.paddle import api
 
 
 def _strategy(rows: int = 2, *, training: bool = True, **options: Any) -> api.IpuStrategy:
@@ -137,13 +137,9 @@ def test_an_evaluating_run_changes_nothing() -> None:
 
 def test_fewer_rows_are_filled_up_and_cut_again_with_a_timeout() -> None:
     built = classifier(None, network=dense, size=8)
-    strategy = _strategy(
-        8, training=False, enable_model_runtime_executor=True, timeout_ms=10.0
-    )
+    strategy = _strategy(8, training=False, enable_model_runtime_executor=True, timeout_ms=10.0)
     scope, feed = built.start(), batches(1, 5, size=8)[0]
-    model = api.compile(
-        built.main, ["x"], [built.prediction], strategy=strategy, scope=scope
-    )
+    model = api.compile(built.main, ["x"], [built.prediction], strategy=strategy, scope=scope)
     with paddle.static.scope_guard(scope):
         (expected,) = paddle.static.Executor(paddle.CPUPlace()).run(
             built.main, feed=feed, fetch_list=[built.prediction]

@@ -1,16 +1,16 @@
 """Paddle programs on software IPUs without changing Paddle.
 
-    from pantile.paddle import api
+from pantile.paddle import api
 
-    strategy = api.IpuStrategy()
-    strategy.set_graph_config(is_training=True, micro_batch_size=4)
-    with api.shard_guard(index=0, stage=0):
-        ...                                             # operators built here are tagged
-    model = api.compile(program, ["x", "y"], [loss], strategy=strategy)
-    loss, = model.run({"x": x, "y": y})
-    model.weights_to_host()                             # now the scope has the weights
+strategy = api.IpuStrategy()
+strategy.set_graph_config(is_training=True, micro_batch_size=4)
+with api.shard_guard(index=0, stage=0):
+    ...                                             # operators built here are tagged
+model = api.compile(program, ["x", "y"], [loss], strategy=strategy)
+loss, = model.run({"x": x, "y": y})
+model.weights_to_host()                             # now the scope has the weights
 
-    predictor = api.load_inference_model("model/mnist") # Paddle need not be installed
+predictor = api.load_inference_model("model/mnist") # Paddle need not be installed
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class IpuBackend:
 def place_class(core: Any) -> Any:
     """A place that says it is an IPU; Paddle's C++ sees the CPU place it derives from."""
 
-    class IPUPlace(core.CPUPlace):  # type: ignore[misc, name-defined]
+    class IPUPlace(core.CPUPlace):  # type: ignore[misc]
         """Device 0 of the software IPUs; tensors live on the host."""
 
         def __init__(self, *_: Any) -> None:

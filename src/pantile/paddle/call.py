@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -13,7 +13,6 @@ from pantile.paddle.description import DTYPES, Operator, Variable
 Tensor = torch.Tensor
 Translation = Callable[["Call"], None]
 Table = Mapping[str, Translation]
-T = TypeVar("T")
 
 
 class Call:
@@ -86,9 +85,9 @@ class Call:
 
     # Attributes
 
-    def _attribute(self, name: str, kind: type[T] | tuple[type, ...], default: T | None) -> Any:
+    def _attribute(self, name: str, kinds: Any, default: Any) -> Any:
         value = self.operator.attributes.get(name, default)
-        if value is None or not isinstance(value, kind):
+        if value is None or not isinstance(value, kinds):
             found = "absent" if value is None else f"{value!r}"
             raise OperandError(
                 f"operator {self.type!r}: attribute {name!r} is {found}",
@@ -118,7 +117,7 @@ class Call:
         value = [value] if isinstance(value, int) else value
         if value is None or isinstance(value, (str, float)):
             self._attribute(name, list, None if default is None else list(default))
-        return [int(number) for number in value]  # type: ignore[union-attr]
+        return [int(number) for number in value]
 
     def numbers(self, name: str, default: Iterable[float] | None = None) -> list[float]:
         """Numbers; a single one is a list of one."""
@@ -126,7 +125,7 @@ class Call:
         value = [value] if isinstance(value, (int, float)) else value
         if value is None or isinstance(value, str):
             self._attribute(name, list, None if default is None else list(default))
-        return [float(number) for number in value]  # type: ignore[union-attr]
+        return [float(number) for number in value]
 
     def dtype(self, name: str, default: torch.dtype | None = None) -> torch.dtype:
         """A type, by Paddle's number; -1 or none is the default."""

@@ -114,7 +114,8 @@ def _block(message: Message) -> Block:
 
 
 def _variable(message: Message) -> Variable:
-    name, facts, flags = "", (LOD_TENSOR, None, ()), {3: False, 6: False}
+    name, flags = "", {3: False, 6: False}
+    facts: _Facts = (LOD_TENSOR, None, ())
     for number, _, value, place in message:
         if number == 1:
             name = message.text(value, place)
@@ -126,8 +127,12 @@ def _variable(message: Message) -> Variable:
     return Variable(name, kind, dtype, shape, persistable=flags[3], stop_gradient=flags[6])
 
 
-def _variable_type(message: Message) -> Any:
-    kind, dtype, shape = LOD_TENSOR, None, ()
+_Facts = tuple[int, torch.dtype | None, tuple[int, ...]]
+
+
+def _variable_type(message: Message) -> _Facts:
+    kind, dtype = LOD_TENSOR, None
+    shape: tuple[int, ...] = ()
     for number, _, value, place in message:
         if number == 1:
             kind = message.integer(value, place)

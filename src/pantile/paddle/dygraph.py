@@ -205,7 +205,8 @@ class _StaticLayer:
     def __call__(self, inputs: Any) -> Any:
         """Run one step; the results have the structure the traced function returned."""
         paddle, partial = self._paddle, self._partial
-        fed = [t for t in paddle.utils.flatten(inputs) if isinstance(t, (paddle.Tensor, np.ndarray))]
+        kinds = (paddle.Tensor, np.ndarray)
+        fed = [t for t in paddle.utils.flatten(inputs) if isinstance(t, kinds)]
         arrays = [t.numpy() if isinstance(t, paddle.Tensor) else t for t in fed]
         results = self.compiled.run(dict(zip(self._feeds, arrays, strict=True)))
         found = dict(zip(self._fetches, results, strict=True))

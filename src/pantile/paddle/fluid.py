@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -21,8 +22,12 @@ def install(paddle: Any, patches: Patches) -> None:
     modules = _modules(paddle)
     for name, module in modules.items():
         sys.modules[name] = module
-        patches.on_undo(lambda name=name: sys.modules.pop(name, None))  # type: ignore[misc]
+        patches.on_undo(partial(_forget, name))
     patches.put(paddle, "fluid", modules["paddle.fluid"])
+
+
+def _forget(name: str) -> None:
+    sys.modules.pop(name, None)
 
 
 class _Fluid(ModuleType):

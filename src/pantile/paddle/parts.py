@@ -130,9 +130,7 @@ def _role(op: Operator) -> int:
     return int(op.attributes.get("op_role", 0)) & ~0x1000
 
 
-def _loss_of(
-    forward: Sequence[Operator], backward: Sequence[Operator]
-) -> tuple[str | None, float]:
+def _loss_of(forward: Sequence[Operator], backward: Sequence[Operator]) -> tuple[str | None, float]:
     """The loss is what the backward part begins with: a constant named <loss>@GRAD."""
     for op in backward:
         if _role(op) & _LOSS and op.type == "fill_constant":

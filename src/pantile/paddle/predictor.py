@@ -1,11 +1,11 @@
 """Inference from saved models, with the methods of `paddle.inference`. Paddle is not needed.
 
-    config = Config("model/mnist")            # the prefix of .pdmodel and .pdiparams
-    config.enable_ipu(ipu_micro_batch_size=4)
-    predictor = create_predictor(config)
-    predictor.get_input_handle("img").copy_from_cpu(array)
-    predictor.run()
-    result = predictor.get_output_handle(predictor.get_output_names()[0]).copy_to_cpu()
+config = Config("model/mnist")            # the prefix of .pdmodel and .pdiparams
+config.enable_ipu(ipu_micro_batch_size=4)
+predictor = create_predictor(config)
+predictor.get_input_handle("img").copy_from_cpu(array)
+predictor.run()
+result = predictor.get_output_handle(predictor.get_output_names()[0]).copy_to_cpu()
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IpuConfig:
         """The same with other values, checked."""
         defaults = {field.name: field.default for field in fields(IpuConfig)}
         for name, value in values.items():
-            kind = type(defaults[name])
+            kind: Any = type(defaults[name])
             if kind is float and isinstance(value, int) and not isinstance(value, bool):
                 continue
             if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

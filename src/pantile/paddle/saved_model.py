@@ -45,7 +45,9 @@ def read_saved_model(model: str | Path, parameters: str | Path | None = None) ->
 
 def stored_names(block: Block) -> list[str]:
     """The names of the variables in a parameter file, in its order."""
-    return sorted(v.name for v in block.variables.values() if v.persistable and v.kind == LOD_TENSOR)
+    return sorted(
+        v.name for v in block.variables.values() if v.persistable and v.kind == LOD_TENSOR
+    )
 
 
 def _files(model: Path, parameters: str | Path | None) -> tuple[Path, Path]:

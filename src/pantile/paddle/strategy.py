@@ -255,7 +255,7 @@ def _fresh(option: StrategyOption) -> Any:
 
 
 def _check_value(option: StrategyOption, value: Any) -> None:
-    kinds = _PYTHON_TYPES[option.type]
+    kinds: Any = _PYTHON_TYPES[option.type]
     if not isinstance(value, kinds) or (option.type == "uint64" and isinstance(value, bool)):
         raise _wrong(option.name, value, f"a {kinds[0].__name__}")
     if option.type == "uint64" and value < 0:

@@ -2,7 +2,7 @@
 
     Effect.RUNS      it decides what is computed, or how often
     Effect.PLACES    it speaks of stages, devices and memory: kept for the scheduler and reports
-    Effect.HARDWARE  it tunes or instruments Graphcore's compiler or device: accepted, kept, no effect
+    Effect.HARDWARE  it tunes or instruments Graphcore's compiler or device: kept, no effect
 
 The defaults of options that belong to PopART are its own: outlining and prefetching are on, most
 other switches are off.

@@ -1,16 +1,16 @@
 """Paddle's operators as torch functions: one table, one family a file.
 
-    activations.py    one tensor, element by element
-    arithmetic.py     two tensors, scaling, matrix products
-    reductions.py     sums, norms, sorting
-    convolutions.py   convolutions and pooling
-    normalization.py  norms and dropout
-    shapes.py         reshape, slice, join, repeat, pad
-    creation.py       constants, draws, casts, look-ups
-    interpolation.py  resizing
-    losses.py         losses
-    marks.py          marks, prints, boxes
-    updates.py        the update rules of optimizers
+activations.py    one tensor, element by element
+arithmetic.py     two tensors, scaling, matrix products
+reductions.py     sums, norms, sorting
+convolutions.py   convolutions and pooling
+normalization.py  norms and dropout
+shapes.py         reshape, slice, join, repeat, pad
+creation.py       constants, draws, casts, look-ups
+interpolation.py  resizing
+losses.py         losses
+marks.py          marks, prints, boxes
+updates.py        the update rules of optimizers
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _sum(call: Call) -> None:
     call.put(reduce(torch.add, call.tensors()))
 
 
-_ELEMENTWISE = {
+_ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "elementwise_add": torch.add,
     "elementwise_sub": torch.sub,
     "elementwise_mul": torch.mul,

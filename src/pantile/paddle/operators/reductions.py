@@ -40,9 +40,10 @@ def _logsumexp(call: Call, x: Tensor) -> Tensor:
 def _p_norm(call: Call, x: Tensor) -> Tensor:
     dim, order = call.integer("axis", -1), call.number("porder", 2.0)
     if call.flag("asvector"):
-        flat = torch.linalg.vector_norm(x.reshape(-1), order)
+        flat: Tensor = torch.linalg.vector_norm(x.reshape(-1), order)
         return flat.reshape([1] * x.dim()) if call.flag("keepdim") else flat
-    return torch.linalg.vector_norm(x, order, dim=dim, keepdim=call.flag("keepdim"))
+    norms: Tensor = torch.linalg.vector_norm(x, order, dim=dim, keepdim=call.flag("keepdim"))
+    return norms
 
 
 def _dist(call: Call) -> None:

@@ -84,9 +84,7 @@ def _strided_slice(call: Call) -> None:
     starts = call.known_integers(("StartsTensor", "StartsTensorList"), "starts")
     ends = call.known_integers(("EndsTensor", "EndsTensorList"), "ends")
     strides = call.known_integers(("StridesTensor", "StridesTensorList"), "strides")
-    for axis, start, end, stride in zip(
-        call.integers("axes"), starts, ends, strides, strict=True
-    ):
+    for axis, start, end, stride in zip(call.integers("axes"), starts, ends, strides, strict=True):
         size = x.shape[axis]
         first = max(start + size, 0) if start < 0 else min(start, size)
         last = max(end + size, 0) if end < 0 else min(end, size)
