@@ -143,12 +143,14 @@ class Call:
 
     # Attributes that may come as tensors
 
-    def known_integers(self, slots: Iterable[str], attribute: str) -> list[int]:
+    def known_integers(
+        self, slots: Iterable[str], attribute: str, default: Iterable[int] | None = None
+    ) -> list[int]:
         """Numbers that shape the result: constant tensors of the program, or an attribute."""
         for slot in slots:
             if self.has(slot):
                 return [int(n) for tensor in self.tensors(slot) for n in _items(tensor)]
-        return self.integers(attribute)
+        return self.integers(attribute, default)
 
 
 def _items(tensor: Tensor) -> list[Tensor]:

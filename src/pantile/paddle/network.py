@@ -15,7 +15,7 @@ from itertools import groupby
 import torch
 from torch import nn
 
-from pantile.errors import CaptureError
+from pantile.errors import CaptureError, Error, OperandError
 from pantile.ops import Block, identity_loss
 from pantile.paddle.call import Call, Table
 from pantile.paddle.description import Operator
@@ -113,7 +113,16 @@ class Network(nn.Module):
         return place_of(op) if self._is_placed else None
 
     def _run(self, op: Operator, values: dict[str, torch.Tensor]) -> None:
-        self._table[op.type](Call(op, values, self._parts.variables))
+        try:
+            self._table[op.type](Call(op, values, self._parts.variables))
+        except Error:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            read = {name: list(values[name].shape) for name in op.reads if name in values}
+            raise OperandError(
+                f"operator {op.type!r} on {read}: {error}",
+                fix="check the shapes and types of what the program is fed",
+            ) from error
         if self._half:
             values.update({n: self._rounded(values[n]) for n in op.writes if n in values})
         if self._parts.flows is None:

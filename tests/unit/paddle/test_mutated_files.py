@@ -13,10 +13,12 @@ import pytest
 from pantile.errors import Error
 from pantile.paddle.description import read_program
 from pantile.paddle.parameters import read_parameters
+from pantile.paddle.pir import read_pir
 from pantile.paddle.saved_model import stored_names
 
 DATA = Path(__file__).parent / "data"
 PROGRAM, PARAMETERS = (DATA / f"small.{kind}" for kind in ("pdmodel", "pdiparams"))
+NEW_PROGRAM = DATA / "small3.json"
 
 
 def _flip(data: bytearray, draw: random.Random) -> None:
@@ -55,18 +57,20 @@ _MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (
 def _read_mutated(count: int, seed: int) -> tuple[int, float]:
     """Read so many mutants; how many were refused, and the longest time one took."""
     draw = random.Random(seed)
-    program, parameters = PROGRAM.read_bytes(), PARAMETERS.read_bytes()
-    names = stored_names(read_program(program).main)
+    program, names = PROGRAM.read_bytes(), stored_names(read_program(PROGRAM.read_bytes()).main)
+    readers: list[tuple[bytes, Callable[[bytes], object]]] = [
+        (program, lambda data: stored_names(read_program(data).main)),
+        (PARAMETERS.read_bytes(), lambda data: read_parameters(data, names)),
+        (NEW_PROGRAM.read_bytes(), lambda data: stored_names(read_pir(data).main)),
+    ]
     refused, slowest = 0, 0.0
     for turn in range(count):
-        mutant = bytearray(parameters if turn % 3 == 2 else program)
+        original, read = readers[turn % 3]
+        mutant = bytearray(original)
         draw.choice(_MUTATIONS)(mutant, draw)
         begin = time.process_time()
         try:
-            if turn % 3 == 2:
-                read_parameters(bytes(mutant), names)
-            else:
-                stored_names(read_program(bytes(mutant)).main)
+            read(bytes(mutant))
         except Error as error:
             assert error.fix, error
             refused += 1

@@ -54,6 +54,37 @@ def test_a_model_that_paddle_saved_gives_what_paddle_computed() -> None:
     assert predictor.get_input_names() == ["image"]
 
 
+@pytest.mark.parametrize("name", ["small3", "bert3", "conv3"])
+def test_a_model_that_paddle_3_saved_gives_what_paddle_3_computed(name: str) -> None:
+    fed, *expected = np.load(DATA / f"{name}_results.npz").values()
+
+    results = load_inference_model(DATA / name)(fed)
+
+    for result, want in zip(results, expected, strict=True):
+        np.testing.assert_allclose(
+            result, want.reshape(result.shape), rtol=2e-5, atol=2e-6, err_msg=name
+        )
+        assert result.dtype == want.dtype
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"base_code": {"magic": "other"}}', "no Paddle program"),
+        ('{"base_code": {"magic": "pir", "version": 99}}', "version 99"),
+        ('{"base_code": {"magic": "pir", "version": 1}, "program": {}}', "KeyError"),
+        ("[" * 100000, "RecursionError"),
+    ],
+)
+def test_a_damaged_program_of_paddle_3_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "m.json").write_text(text)
+
+    with pytest.raises(StoreError, match=why):
+        load_inference_model(tmp_path / "m")
+
+
 def test_handles_carry_values_in_and_out() -> None:
     stored = np.load(DATA / "small_results.npz")
     config = Config(DATA / "small.pdmodel", DATA / "small.pdiparams")

@@ -79,7 +79,7 @@ def _uniform_random(call: Call) -> None:
 def _range(call: Call) -> None:
     start, end, step = (call.tensor(slot) for slot in ("Start", "End", "Step"))
     bounds = [tensor.reshape(()).item() for tensor in (start, end, step)]
-    call.put(torch.arange(*bounds, dtype=start.dtype))
+    call.put(torch.arange(*bounds, dtype=call.dtype("dtype", start.dtype)))
 
 
 def _cast(call: Call, x: Tensor) -> Tensor:

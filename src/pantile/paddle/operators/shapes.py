@@ -27,7 +27,7 @@ def _flatten_range(call: Call, x: Tensor) -> Tensor:
 
 
 def _squeeze(call: Call, x: Tensor) -> Tensor:
-    axes = call.known_integers(("AxesTensor", "AxesTensorList"), "axes") or range(x.dim())
+    axes = call.known_integers(("AxesTensor", "AxesTensorList"), "axes", []) or range(x.dim())
     places = {axis % x.dim() for axis in axes} if x.dim() else set()
     return x.reshape([n for place, n in enumerate(x.shape) if n != 1 or place not in places])
 
@@ -55,7 +55,7 @@ def _split(call: Call) -> None:
     x = call.tensor()
     given = call.optional("AxisTensor")
     axis = call.integer("axis", 0) if given is None else int(given)
-    sections = call.known_integers(("SectionsTensorList",), "sections")
+    sections = call.known_integers(("SectionsTensorList",), "sections", [])
     if sections:
         known = sum(size for size in sections if size > 0)
         sections = [size if size >= 0 else x.shape[axis] - known for size in sections]
