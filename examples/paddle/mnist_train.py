@@ -65,7 +65,7 @@ def compile_program(program, feeds, fetches, *, training):
 def steps_of(part: str, limit: int | None):
     """Feeds of 64 samples; what is left over is not used."""
     images, labels = load_images(part)
-    count = len(images) // STEPS if limit is None else limit
+    count = min(len(images) // STEPS, limit or len(images))
     for step in range(count):
         rows = slice(step * STEPS, (step + 1) * STEPS)
         label = labels[rows].astype("int64").reshape(-1, 1)

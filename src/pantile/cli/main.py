@@ -1,5 +1,6 @@
 """`pantile`: what can be asked on a command line.
 
+    pantile run script.py               run an IPU script unchanged
     pantile plan train.py --ipus 16     where to cut a model, how fast it would be
     pantile report profiles             what a report says
     pantile info | monitor | check      the (software) IPUs, what runs on them, what works here

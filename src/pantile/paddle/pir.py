@@ -163,7 +163,8 @@ class _Reader:
             known["reduce_all"] = not known.get("dim")
         _old_values(rule, known)
         outputs = {
-            slot: self._slot_names(value) for slot, value in zip(rule.outputs, op["O"], strict=False)
+            slot: self._slot_names(value)
+            for slot, value in zip(rule.outputs, op["O"], strict=False)
         }
         self._operators.append(Operator(rule.name, inputs, outputs, known))
 

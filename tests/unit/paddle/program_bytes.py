@@ -1,4 +1,4 @@
-"""Write programs in the wire format of protocol buffers: an independent counterpart of the reader."""
+"""Write programs in the wire format of protocol buffers, independently of the reader."""
 
 from __future__ import annotations
 

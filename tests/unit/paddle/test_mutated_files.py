@@ -63,7 +63,7 @@ def _read_mutated(count: int, seed: int) -> tuple[int, float]:
         (PARAMETERS.read_bytes(), lambda data: read_parameters(data, names)),
         (NEW_PROGRAM.read_bytes(), lambda data: stored_names(read_pir(data).main)),
     ]
-    refused, slowest = 0, 0.0
+    refused, without_fix, slowest = 0, 0, 0.0
     for turn in range(count):
         original, read = readers[turn % 3]
         mutant = bytearray(original)
@@ -72,9 +72,10 @@ def _read_mutated(count: int, seed: int) -> tuple[int, float]:
         try:
             read(bytes(mutant))
         except Error as error:
-            assert error.fix, error
             refused += 1
+            without_fix += not error.fix
         slowest = max(slowest, time.process_time() - begin)
+    assert not without_fix
     return refused, slowest
 
 
@@ -93,5 +94,6 @@ def test_two_thousand_mutants_are_read_or_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_hundred_thousand_mutants_are_read_or_refused() -> None:
     _check(100_000, seed=2)

@@ -7,12 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from pantile.errors import CaptureError, DamagedFile, InputMismatch, StoreError, UnknownFormat
-from pantile.paddle import Config, create_predictor, load_inference_model
-from pantile.paddle.description import read_program
-from pantile.paddle.parameters import read_parameters
-from pantile.paddle.saved_model import read_saved_model
 from tests.unit.paddle.program_bytes import (
     FLOAT32,
     INT64,
@@ -23,6 +17,12 @@ from tests.unit.paddle.program_bytes import (
     raw,
     variable,
 )
+
+from pantile.errors import CaptureError, DamagedFile, InputMismatch, StoreError, UnknownFormat
+from pantile.paddle import Config, create_predictor, load_inference_model
+from pantile.paddle.description import read_program
+from pantile.paddle.parameters import read_parameters
+from pantile.paddle.saved_model import read_saved_model
 
 DATA = Path(__file__).parent / "data"
 
