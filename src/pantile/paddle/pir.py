@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from pantile.errors import DamagedFile, UnknownFormat
 from pantile.paddle.description import (
     DTYPES,
@@ -90,7 +92,8 @@ class _Reader:
     def _result(self, value: Mapping[str, Any], name: str | None = None, **facts: bool) -> str:
         number = int(value["%"])
         name = f"%{number}" if name is None else name
-        dtype, shape = None, ()
+        dtype: torch.dtype | None = None
+        shape: tuple[int, ...] = ()
         kind = value["TT"]
         if str(kind["#"]).endswith("t_dtensor"):
             element = str(kind["D"][0]["#"]).partition(".")[2]
