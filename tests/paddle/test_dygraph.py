@@ -128,3 +128,80 @@ def test_training_without_an_optimizer_is_refused() -> None:
     with pytest.raises(pantile.errors.OptimizerError, match="set_optimizer"):
         model(*_data())
     strategy.release_patch()
+
+
+class Losses(paddle.nn.Layer):
+    """A layer whose loss is told by nothing but its operator."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear = paddle.nn.Linear(64, 4)
+        self.kind = kind
+
+    def eager(self, x: Any, label: Any) -> Any:
+        out = self.linear(paddle.flatten(x, 1))
+        if self.kind == "unreduced":
+            return paddle.nn.functional.cross_entropy(out, label, reduction="none")
+        if self.kind == "binary":
+            share = paddle.nn.functional.sigmoid(out)
+            target = paddle.nn.functional.one_hot(label, 4)
+            return paddle.nn.functional.binary_cross_entropy(share, target)
+        return paddle.mean(paddle.nn.functional.cross_entropy(out, label, reduction="none"))
+
+    @paddle.jit.to_static(full_graph=True)
+    def forward(self, x: Any, label: Any = None) -> Any:
+        return self.eager(x, label)
+
+
+@pytest.mark.parametrize("kind", ["mean", "binary", "unreduced"])
+def test_the_loss_is_found_by_its_operator(kind: str) -> None:
+    x, label = _data()
+    losses = {}
+    paddle.seed(1)
+    model = Losses(kind)
+    weight = model.linear.weight.numpy()
+    optimizer = paddle.optimizer.SGD(0.05, parameters=model.parameters())
+    strategy = paddle.static.IpuStrategy()
+    strategy.set_graph_config(is_training=True, micro_batch_size=5)
+    strategy.set_optimizer(optimizer)
+    losses["ours"] = [model(x, label).numpy().copy() for _ in range(4)]
+    strategy.release_patch()
+
+    other = Losses(kind)
+    other.linear.weight.set_value(weight)
+    optimizer = paddle.optimizer.SGD(0.05, parameters=other.parameters())
+    losses["theirs"] = []
+    for _ in range(4):
+        loss = other.eager(x, label)
+        losses["theirs"].append(loss.numpy().copy())
+        loss.sum().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    for ours, theirs in zip(losses["ours"], losses["theirs"], strict=True):
+        np.testing.assert_allclose(ours.ravel(), theirs.ravel(), rtol=1e-5, atol=1e-6)
+
+
+def test_state_that_was_saved_and_loaded_goes_on_as_if_nothing_had_been(tmp_path: Any) -> None:
+    x, label = _data()
+    results = []
+    for interrupted in (False, True):
+        paddle.seed(2)
+        model = Net()
+        optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
+        strategy = paddle.static.IpuStrategy()
+        strategy.set_graph_config(is_training=True, micro_batch_size=5)
+        strategy.set_optimizer(optimizer)
+        losses = [float(model(x, label)[1]) for _ in range(3)]
+        if interrupted:
+            paddle.base.core.IpuBackend.get_instance().weights_to_host()
+            paddle.save(model.state_dict(), str(tmp_path / "net.pdparams"))
+            paddle.save(optimizer.state_dict(), str(tmp_path / "net.pdopt"))
+            model.set_state_dict(paddle.load(str(tmp_path / "net.pdparams")))
+            optimizer.set_state_dict(paddle.load(str(tmp_path / "net.pdopt")))
+            strategy.set_options({"num_ipus": 1})  # any option asks for a new compilation
+        losses += [float(model(x, label)[1]) for _ in range(3)]
+        strategy.release_patch()
+        results.append(losses)
+
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-6)

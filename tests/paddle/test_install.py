@@ -70,7 +70,7 @@ def test_a_static_script_trains_through_paddles_executor() -> None:
     compiled = paddle.static.IpuCompiledProgram(built.main, ours, strategy)
     program = compiled.compile(["x", "y"], [built.loss.name])
     executor = paddle.static.Executor(paddle.IPUPlace())
-    (losses,) = executor.run(program, feed=joined(feeds), fetch_list=[built.loss])
+    (losses,) = executor.run(program, feed=joined(feeds), fetch_list=[[built.loss]])
     compiled._backend.weights_to_host()
 
     np.testing.assert_allclose(losses, expected, rtol=1e-5)

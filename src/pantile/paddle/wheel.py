@@ -78,9 +78,9 @@ class PaddleScope:
 
 
 def names_of(variables: Any) -> list[str]:
-    """Names, given as names or as variables, in a list or alone."""
+    """Names, given as names or as variables, alone or in lists, which may be nested."""
     if variables is None:
         return []
-    if not isinstance(variables, (list, tuple)):
-        variables = [variables]
-    return [item if isinstance(item, str) else str(item.name) for item in variables]
+    if isinstance(variables, (list, tuple)):
+        return [name for item in variables for name in names_of(item)]
+    return [variables if isinstance(variables, str) else str(variables.name)]
