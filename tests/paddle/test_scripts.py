@@ -76,6 +76,23 @@ def test_a_missing_script_is_an_error_with_a_status(tmp_path: Path) -> None:
     assert "nowhere.py is not a file" in done.stderr
 
 
+def test_the_launcher_runs_a_script_in_one_process(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import sys, paddle\npaddle.set_device('ipu')\nprint(paddle.get_device(), sys.argv[1:])\n"
+    )
+    launcher = ("-m", "pantile.paddle", "-m", "paddle.distributed.launch", "--devices", "4", "ipu")
+    local = ("--hosts=localhost", "--nproc_per_host=1", "--ipus_per_replica=2")
+
+    done = _run(
+        *launcher, *local, "--ipu_partition=p", "script.py", "--epochs", "2", folder=tmp_path
+    )
+    refused = _run(*launcher, "--hosts=a,b", "script.py", folder=tmp_path)
+
+    assert done.stdout.splitlines()[-1] == "ipus:{0-3} ['--epochs', '2']", done.stderr
+    assert refused.returncode == 1
+    assert "hosts=a,b" in refused.stderr and "--hosts=localhost" in refused.stderr
+
+
 def test_importing_the_package_installs_and_the_environment_can_forbid_it(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import os, sys\n"

@@ -78,6 +78,34 @@ def test_accumulation_and_replicas_train_on_the_mean_of_their_gradients() -> Non
     assert_close(values_in(ours, names), values_in(theirs, names), 1e-6)
 
 
+def test_the_native_engine_trains_to_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PANTILE_ENGINE", "native")
+    scheduler = paddle.optimizer.lr.StepDecay(1e-2, 1, gamma=0.5)
+    clip = paddle.nn.ClipGradByGlobalNorm(0.5)
+    built = classifier(paddle.optimizer.Adam(scheduler, grad_clip=clip).minimize)
+    feeds = batches(8, 2)
+    theirs, ours = built.start(), built.start()
+    expected = []
+    for half in (feeds[:4], feeds[4:]):
+        expected += train_with_paddle(built, theirs, half)
+        scheduler.step()
+    strategy = _strategy(2, batches_per_step=4)
+
+    scheduler.step(0)
+    model = _compile(built, strategy, ours)
+    losses = []
+    for half in (feeds[:4], feeds[4:]):
+        losses += model.run(joined(half))[0].tolist()
+        scheduler.step()
+    model.weights_to_host()
+
+    np.testing.assert_allclose(losses, expected, rtol=2e-5)
+    names = [n for n in persistables(built) if "moment" not in n]
+    assert_close(values_in(ours, names), values_in(theirs, names), 2e-5)
+    decisions = model.session.executor.nativeDecisions()
+    assert [decision["lowering"] for decision in decisions] == ["kernels"]
+
+
 @pytest.mark.parametrize(
     ("options", "leading"),
     [

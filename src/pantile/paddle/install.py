@@ -114,8 +114,6 @@ def _install_programs(paddle: Any, patches: Patches) -> None:
 
 def _compile(self: Any, feed_list: Any, fetch_list: Any) -> Any:
     """Compile the program; returns a Paddle program that stands for the compiled one."""
-    if os.environ.get("IPU_COMPILE_ONLY") and self._backend.compiled is not None:
-        self._backend.reset()
     paddle = require_paddle()
     compiled = compile_program(
         self._program,
@@ -180,23 +178,21 @@ def _run_compiled(
 
 
 def _install_device_names(paddle: Any, patches: Patches) -> None:
-    stock_get, stock_check = paddle.device.get_device, paddle.utils.run_check
-    stock_load = paddle.utils.cpp_extension.load
+    stock_get, stock_set = paddle.device.get_device, paddle.device.set_device
+    stock_check, stock_load = paddle.utils.run_check, paddle.utils.cpp_extension.load
+    chosen: dict[str, bool] = {}
 
     @functools.wraps(stock_get)
     def get_device() -> str:
         place = paddle.framework._current_expected_place()
-        if isinstance(place, paddle.IPUPlace) or _chosen.get("ipu"):
+        if isinstance(place, paddle.IPUPlace) or chosen.get("ipu"):
             return f"ipus:{{0-{software_ipus() - 1}}}"
         return str(stock_get())
-
-    stock_set = paddle.device.set_device
-    _chosen: dict[str, bool] = {}
 
     @functools.wraps(stock_set)
     def set_device(device: str) -> Any:
         place = stock_set(device)
-        _chosen["ipu"] = device == "ipu"
+        chosen["ipu"] = device == "ipu"
         return place
 
     @functools.wraps(stock_check)
