@@ -205,3 +205,40 @@ def test_state_that_was_saved_and_loaded_goes_on_as_if_nothing_had_been(tmp_path
         results.append(losses)
 
     np.testing.assert_allclose(results[1], results[0], rtol=1e-6)
+
+
+class Half(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = paddle.nn.Conv2D(1, 2, 2)
+
+    def forward(self, x: Any, label: Any) -> Any:
+        share = paddle.nn.functional.softmax(paddle.flatten(self.conv(x), 1))
+        loss = paddle.nn.functional.cross_entropy(share, label, reduction="none", use_softmax=False)
+        return share, paddle.incubate.identity_loss(loss, 1)
+
+
+def test_a_traced_layer_trains_in_half_precision() -> None:
+    x, label = _data()
+    losses = []
+    for half in (False, True):
+        paddle.seed(4)
+        specs = [
+            paddle.static.InputSpec([5, 1, 8, 8], "float32", "x"),
+            paddle.static.InputSpec([5], "int64", "label"),
+        ]
+        model = paddle.jit.to_static(Half(), input_spec=specs)
+        optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
+        strategy = paddle.static.IpuStrategy()
+        strategy.set_graph_config(is_training=True, micro_batch_size=5)
+        strategy.set_precision_config(enable_fp16=half)
+        strategy.set_optimizer(optimizer)
+        fed = x.astype("float16") if half else x
+        losses.append([float(model(fed, label)[1]) for _ in range(20)])
+        paddle.base.core.IpuBackend.get_instance().weights_to_host()
+        strategy.release_patch()
+        assert str(model.conv.weight.dtype) == f"paddle.float{16 if half else 32}"
+
+    assert losses[0][-1] < losses[0][0] - 0.1
+    np.testing.assert_allclose(losses[1], losses[0], atol=1e-2)
+    assert losses[1] != losses[0]

@@ -9,6 +9,7 @@ compiled; the parameters of the layer are its scope, updated by `weights_to_host
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections import defaultdict
 from typing import Any
@@ -60,6 +61,19 @@ def install(paddle: Any, patches: Patches) -> None:
     patches.put(IpuDynamicPatcher, "release_patch", staticmethod(release))
     patches.on_undo(release)
     _trace_whole_functions(patches)
+    _mark_half_losses(paddle, patches)
+
+
+def _mark_half_losses(paddle: Any, patches: Patches) -> None:
+    """The stock function refuses half, which a layer in half precision gives it."""
+    stock = paddle.incubate.identity_loss
+
+    @functools.wraps(stock)
+    def identity_loss(x: Any, reduction: Any = "none") -> Any:
+        return stock(paddle.cast(x, "float32") if x.dtype == paddle.float16 else x, reduction)
+
+    for module in (paddle.incubate, paddle.incubate.nn.loss):
+        patches.put(module, "identity_loss", identity_loss)
 
 
 def _trace_whole_functions(patches: Patches) -> None:

@@ -125,10 +125,8 @@ class Network(nn.Module):
             ) from error
         if self._half:
             values.update({n: self._rounded(values[n]) for n in op.writes if n in values})
-        if self._parts.flows is None:
-            return
         for name in op.writes:
-            if name not in self._parts.flows and name in values and name != self._parts.loss:
+            if name in values and not self._parts.reaches(name):
                 values[name] = values[name].detach()
 
     def _keep(self, values: Mapping[str, torch.Tensor]) -> None:

@@ -12,6 +12,7 @@ variable is the loss, and past which variables no gradient flows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ from pantile.errors import CaptureError, LossError, OptimizerError
 from pantile.paddle.description import Block, Operator, Variable
 
 GRADIENT = "@GRAD"
+_CAST = re.compile(r"\.cast_[a-z]+\d+$")
 _BACKWARD, _OPTIMIZE, _SCHEDULE, _LOSS = 1, 2, 16, 256
 _OUTSIDE = frozenset({"feed", "fetch"})
 
@@ -34,6 +36,16 @@ class Parts:
     loss_gradient: float = 1.0
     trained: tuple[str, ...] = ()
     flows: frozenset[str] | None = None
+
+    def reaches(self, name: str) -> bool:
+        """Does a gradient flow to the variable?
+
+        Mixed precision puts casts into a program that has its backward part already: a cast
+        variable is looked up by the name of what it was cast from.
+        """
+        if self.flows is None or name == self.loss:
+            return True
+        return name in self.flows or _CAST.sub("", name) in self.flows
 
     def needs(self) -> tuple[str, ...]:
         """What forward and update read before anybody wrote it, in order; no gradients."""
