@@ -15,11 +15,12 @@ _halves = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.2, -0.7], dtype="float32"
 _ANYWHERE = (
     *("abs", "atan", "ceil", "cos", "cosh", "erf", "exp", "floor", "logsigmoid", "mish", "relu"),
     *("sigmoid", "sign", "silu", "sin", "sinh", "softsign", "square", "tan", "tanh"),
-    "tanh_shrink",
+    *("tanh_shrink", "asinh", "expm1"),
 )
 _POSITIVE = ["log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sqrt"]
 _UNIT = ["acos", "asin"]
 _ATTRIBUTES = {
+    "celu": {"alpha": 0.7},
     "brelu": {"t_min": -1.0, "t_max": 2.0},
     "elu": {"alpha": 0.7},
     "hard_shrink": {"threshold": 0.6},
@@ -56,6 +57,8 @@ CASES = [
     Case("gelu", {"X": _signed}, {"approximate": False}, name="exact"),
     Case("gelu", {"X": _signed}, {"approximate": True}, name="tanh"),
     Case("relu6", {"X": 3 * _signed}, {"threshold": 6.0}, name="above"),
+    Case("acosh", {"X": 1 + _positive}),
+    Case("atanh", {"X": _unit}),
     Case("round", {"X": _halves}),
     Case("softplus", {"X": _signed}, {"beta": 1.0, "threshold": 20.0}, name="default"),
     Case("clip", {"X": _signed}, {"min": -1.0, "max": 1.5}),

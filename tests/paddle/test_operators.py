@@ -14,7 +14,7 @@ from tests.paddle import (
 )
 from tests.paddle.op_case import Case, check
 
-from pantile.errors import CaptureError
+from pantile.errors import CaptureError, DataDependentError
 from pantile.paddle import api
 
 _FAMILIES = (activation_cases, arithmetic_cases, layer_cases, loss_cases, shape_cases)
@@ -26,7 +26,7 @@ def test_an_operator_computes_what_paddles_kernel_computes(case: Case) -> None:
     check(case)
 
 
-# Operators that only IPU programs have, or that draw numbers: tested by formula below.
+# By formula: what only IPU programs have in tests/unit/paddle, draws below.
 _WITHOUT_A_KERNEL = {
     "checkpointoutput",
     "custom_nll_loss",
@@ -90,6 +90,19 @@ def test_a_constant_tensor_of_the_program_may_shape_a_result() -> None:
     array = np.arange(12, dtype="float32").reshape(2, 6)
 
     np.testing.assert_array_equal(model.run({"x": array})[0], array.reshape(6, 2))
+
+
+def test_a_range_is_made_of_constants_and_refused_for_what_is_fed() -> None:
+    end = paddle.static.data("end", [1], "int64")
+    known = paddle.arange(2, 11, 3)
+    fed = paddle.arange(0, end, 1)
+    main = paddle.static.default_main_program()
+
+    (result,) = api.compile(main, [], [known], strategy=_inference()).run({})
+
+    np.testing.assert_array_equal(result, [2, 5, 8])
+    with pytest.raises(DataDependentError):
+        api.compile(main, ["end"], [fed], strategy=_inference())
 
 
 def test_draws_have_the_moments_that_were_asked_for() -> None:

@@ -14,6 +14,10 @@ from itertools import groupby
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 
 from pantile.errors import CaptureError, Error, OperandError
 from pantile.ops import Block, identity_loss
@@ -115,8 +119,8 @@ class Network(nn.Module):
     def _run(self, op: Operator, values: dict[str, torch.Tensor]) -> None:
         try:
             self._table[op.type](Call(op, values, self._parts.variables))
-        except Error:
-            raise
+        except (Error, DataDependentOutputException, DynamicOutputShapeException):
+            raise  # the core explains these
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             read = {name: list(values[name].shape) for name in op.reads if name in values}
             raise OperandError(

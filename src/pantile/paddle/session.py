@@ -306,12 +306,6 @@ class Session:
             if name in now:
                 self._scope.store(name, now[name].detach())
 
-    def close(self) -> None:
-        """Let the programs go."""
-        self.executor.destroy()
-        if self._evaluator is not None:
-            self._evaluator.destroy()
-
 
 def _stages(parts: Parts) -> list[Stage]:
     """The stages that operators were built for, in their order."""
