@@ -27,6 +27,8 @@ test:
 	@scripts/install clients
 	@scripts/check
 	@scripts/test $(ARGS)
+	@scripts/install paddle
+	@scripts/test-paddle
 
 bench:
 	@scripts/install bench
@@ -44,5 +46,5 @@ install:
 	@scripts/install dev
 
 clean:
-	rm -rf .venv site build examples/*/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-paddle site build examples/*/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf src/*.egg-info packaging/*/build packaging/*/*.egg-info

@@ -1,5 +1,6 @@
 """`pantile`: what can be asked on a command line.
 
+    pantile run script.py               run an IPU script unchanged
     pantile plan train.py --ipus 16     where to cut a model, how fast it would be
     pantile report profiles             what a report says
     pantile info | monitor | check      the (software) IPUs, what runs on them, what works here
@@ -22,19 +23,19 @@ from collections.abc import Callable, Sequence
 import torch
 
 import pantile
-from pantile.cli import cache, check, info, monitor, plan, report
+from pantile.cli import cache, check, info, monitor, plan, report, run
 from pantile.errors import Error
 
 #: In the order `pantile --help` shows them.
-COMMANDS = (plan, report, info, monitor, check, cache)
+COMMANDS = (run, plan, report, info, monitor, check, cache)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parsed = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = parsed.run
+    command: Callable[[argparse.Namespace], int] = parsed.run
     try:
-        status = run(parsed)
+        status = command(parsed)
         sys.stdout.flush()
     except Error as error:
         print(f"pantile: {error}", file=sys.stderr)

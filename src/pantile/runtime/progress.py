@@ -6,7 +6,7 @@ Nothing is shown for a compilation that is over before anybody could have wonder
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,8 @@ from tqdm import tqdm
 _SHOW_AFTER_SECONDS = 0.5
 _PHASES = {"lowering": 10, "C++ compile": 50, "tune": 85, "link": 95}
 """How much of a native compilation is done when a phase begins."""
+_CAPTURED = 30
+"""The percentage a listener is told when the program is captured and not compiled yet."""
 
 
 class CompileProgress:
@@ -24,6 +26,9 @@ class CompileProgress:
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
         self._bar: Any = None
+        #: Called with the percentage done, over capture and native compilation together.
+        self.listener: Callable[[int], None] | None = None
+        self._stretch = (0, 100)
         self.elapsed: timedelta | None = None
 
     @contextmanager
@@ -31,6 +36,7 @@ class CompileProgress:
         """A compilation from here to the end of the scope; `more` adds to the latest one's time."""
         begin = time.perf_counter()
         before = self.elapsed if more and self.elapsed is not None else timedelta()
+        self._stretch = (_CAPTURED, 100) if more else (0, _CAPTURED)
         self._bar = tqdm(
             total=100,
             desc=f"Graph compilation ({name})",
@@ -55,3 +61,6 @@ class CompileProgress:
         if self._bar is not None:
             self._bar.set_postfix_str(name, refresh=False)
             self._bar.update(max(0, percent - self._bar.n))
+        if self.listener is not None:
+            first, last = self._stretch
+            self.listener(first + percent * (last - first) // 100)

@@ -1,0 +1,385 @@
+"""The names of `paddle.fluid` that IPU-era scripts use, made of today's functions.
+
+Paddle 2.5 removed `fluid`; the documented IPU demo and PaddleNLP's BERT still import it. A name
+that is not here is an AttributeError that says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from pantile.paddle.patches import Patches
+
+
+def install(paddle: Any, patches: Patches) -> None:
+    """Make `import paddle.fluid` work, unless the wheel has one of its own."""
+    if "paddle.fluid" in sys.modules:
+        return
+    modules = _modules(paddle)
+    for name, module in modules.items():
+        sys.modules[name] = module
+        patches.on_undo(partial(_forget, name))
+    patches.put(paddle, "fluid", modules["paddle.fluid"])
+
+
+def _forget(name: str) -> None:
+    sys.modules.pop(name, None)
+
+
+class _Fluid(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{self.__name__}.{name} is not among the names of paddle.fluid that are kept for IPU "
+            "scripts; use its successor in paddle.static, paddle.nn or paddle itself"
+        )
+
+
+def _module(name: str, **names: Any) -> _Fluid:
+    module = _Fluid(name)
+    vars(module).update(names)
+    return module
+
+
+def _modules(paddle: Any) -> dict[str, ModuleType]:
+    static = paddle.static
+    layers = _module("paddle.fluid.layers", **_layers(paddle))
+    parts = {
+        "layers": layers,
+        "nets": _module("paddle.fluid.nets", simple_img_conv_pool=_image_block(layers)),
+        "input": _module("paddle.fluid.input", one_hot=layers.one_hot, embedding=layers.embedding),
+        "io": _module(
+            "paddle.fluid.io",
+            save_inference_model=_saver(paddle),
+            load_inference_model=static.load_inference_model,
+            save=static.save,
+            load=static.load,
+            DataLoader=paddle.io.DataLoader,
+        ),
+        "optimizer": _module("paddle.fluid.optimizer", **_optimizers(paddle)),
+        "initializer": _module("paddle.fluid.initializer", **_initializers(paddle)),
+        "regularizer": _module(
+            "paddle.fluid.regularizer",
+            L1Decay=paddle.regularizer.L1Decay,
+            L2Decay=paddle.regularizer.L2Decay,
+        ),
+        "clip": _module(
+            "paddle.fluid.clip",
+            GradientClipByGlobalNorm=paddle.nn.ClipGradByGlobalNorm,
+            GradientClipByNorm=paddle.nn.ClipGradByNorm,
+            GradientClipByValue=paddle.nn.ClipGradByValue,
+        ),
+        "framework": paddle.base.framework,
+        "core": paddle.base.core,
+        "compiler": paddle.base.compiler,
+        "unique_name": paddle.utils.unique_name,
+    }
+    names = (
+        "CompiledProgram",
+        "Executor",
+        "Program",
+        "Scope",
+        "default_main_program",
+        "default_startup_program",
+        "global_scope",
+        "program_guard",
+        "scope_guard",
+    )
+    root = _module(
+        "paddle.fluid",
+        **parts,
+        **{name: getattr(static, name) for name in names},
+        CPUPlace=paddle.CPUPlace,
+        IPUPlace=paddle.IPUPlace,
+        LoDTensor=paddle.base.core.LoDTensor,
+        ParamAttr=paddle.ParamAttr,
+        data=_data(paddle),
+        embedding=layers.embedding,
+        one_hot=layers.one_hot,
+        io_save=static.save,
+        is_compiled_with_ipu=paddle.is_compiled_with_ipu,
+    )
+    root.__path__ = []
+    return {"paddle.fluid": root, **{f"paddle.fluid.{k}": v for k, v in parts.items()}}
+
+
+def _data(paddle: Any) -> Callable[..., Any]:
+    def data(
+        name: str,
+        shape: Any,
+        dtype: str = "float32",
+        lod_level: int = 0,
+        append_batch_size: bool = True,
+        **_: Any,
+    ) -> Any:
+        return paddle.static.data(name, list(shape), dtype, lod_level)
+
+    return data
+
+
+def _layer_data(paddle: Any) -> Callable[..., Any]:
+    def data(
+        name: str,
+        shape: Any,
+        append_batch_size: bool = True,
+        dtype: str = "float32",
+        lod_level: int = 0,
+        **_: Any,
+    ) -> Any:
+        grows = append_batch_size and all(size is not None and size >= 0 for size in shape)
+        return paddle.static.data(name, [-1, *shape] if grows else list(shape), dtype, lod_level)
+
+    return data
+
+
+def _layers(paddle: Any) -> dict[str, Any]:
+    functional, nn = paddle.nn.functional, paddle.static.nn
+    arithmetic = {
+        "elementwise_add": paddle.add,
+        "elementwise_sub": paddle.subtract,
+        "elementwise_mul": paddle.multiply,
+        "elementwise_div": paddle.divide,
+        "elementwise_max": paddle.maximum,
+        "elementwise_min": paddle.minimum,
+        "elementwise_pow": paddle.pow,
+    }
+    same = (
+        "abs cast concat cumsum equal exp expand gather greater_than increment less_than log "
+        "logical_and logical_not logical_or matmul ones pow reshape scale shape slice split sqrt "
+        "square squeeze stack tanh transpose unsqueeze where zeros"
+    )
+    return {
+        **{name: getattr(paddle, name) for name in same.split()},
+        **{name: _binary(function, functional) for name, function in arithmetic.items()},
+        "accuracy": paddle.static.accuracy,
+        "argmax": lambda x, axis=0: paddle.argmax(x, axis),
+        "assign": paddle.assign,
+        "batch_norm": nn.batch_norm,
+        "conv2d": nn.conv2d,
+        "cross_entropy": _cross_entropy(paddle),
+        "data": _layer_data(paddle),
+        "dropout": _dropout(functional),
+        "embedding": nn.embedding,
+        "fc": _fully_connected(nn),
+        "fill_constant": lambda shape, dtype, value, **_: paddle.full(shape, value, dtype),
+        "gelu": functional.gelu,
+        "layer_norm": nn.layer_norm,
+        "mean": lambda x, name=None: paddle.mean(x, name=name),
+        "one_hot": lambda input, depth, **_: functional.one_hot(input, depth),
+        "pool2d": _pool(functional),
+        "reduce_max": _reduction(paddle.max),
+        "reduce_mean": _reduction(paddle.mean),
+        "reduce_sum": _reduction(paddle.sum),
+        "relu": functional.relu,
+        "sigmoid": functional.sigmoid,
+        "softmax": lambda input, use_cudnn=True, name=None, axis=-1: functional.softmax(
+            input, axis, name=name
+        ),
+        "softmax_with_cross_entropy": functional.softmax_with_cross_entropy,
+        "topk": paddle.topk,
+    }
+
+
+def _binary(function: Callable[..., Any], functional: Any) -> Callable[..., Any]:
+    def binary(x: Any, y: Any, axis: int = -1, act: str | None = None, name: Any = None) -> Any:
+        if axis != -1 and len(y.shape) < len(x.shape):
+            shape = [*y.shape, *[1] * (len(x.shape) - axis - len(y.shape))]
+            y = y.reshape(shape)
+        result = function(x, y)
+        return result if act is None else getattr(functional, act)(result)
+
+    return binary
+
+
+def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+    def reduction(input: Any, dim: Any = None, keep_dim: bool = False, name: Any = None) -> Any:
+        return function(input, axis=dim, keepdim=keep_dim)
+
+    return reduction
+
+
+def _cross_entropy(paddle: Any) -> Callable[..., Any]:
+    """Of shares: the operator `cross_entropy2`, which today's functions no longer build."""
+
+    def cross_entropy(
+        input: Any, label: Any, soft_label: bool = False, ignore_index: int = -100
+    ) -> Any:
+        if soft_label:
+            return -paddle.sum(label * paddle.log(input), axis=-1, keepdim=True)
+        helper = paddle.base.layer_helper.LayerHelper("cross_entropy2")
+        loss, chosen, shape = (
+            helper.create_variable_for_type_inference(input.dtype) for _ in range(3)
+        )
+        helper.append_op(
+            type="cross_entropy2",
+            inputs={"X": [input], "Label": [label]},
+            outputs={"Y": [loss], "MatchX": [chosen], "XShape": [shape]},
+            attrs={"ignore_index": ignore_index},
+        )
+        return loss
+
+    return cross_entropy
+
+
+def _dropout(functional: Any) -> Callable[..., Any]:
+    modes = {"downgrade_in_infer": "downscale_in_infer"}
+
+    def dropout(
+        x: Any,
+        dropout_prob: float,
+        is_test: bool | None = None,
+        seed: Any = None,
+        name: Any = None,
+        dropout_implementation: str = "downgrade_in_infer",
+    ) -> Any:
+        mode = modes.get(dropout_implementation, dropout_implementation)
+        return functional.dropout(x, dropout_prob, training=not is_test, mode=mode)
+
+    return dropout
+
+
+def _fully_connected(nn: Any) -> Callable[..., Any]:
+    def fc(
+        input: Any,
+        size: int,
+        num_flatten_dims: int = 1,
+        param_attr: Any = None,
+        bias_attr: Any = None,
+        act: str | None = None,
+        name: Any = None,
+    ) -> Any:
+        return nn.fc(
+            input,
+            size,
+            num_flatten_dims=num_flatten_dims,
+            weight_attr=param_attr,
+            bias_attr=bias_attr,
+            activation=act,
+            name=name,
+        )
+
+    return fc
+
+
+def _pool(functional: Any) -> Callable[..., Any]:
+    def pool2d(
+        input: Any,
+        pool_size: Any = -1,
+        pool_type: str = "max",
+        pool_stride: Any = 1,
+        pool_padding: Any = 0,
+        global_pooling: bool = False,
+        use_cudnn: bool = True,
+        ceil_mode: bool = False,
+        name: Any = None,
+        exclusive: bool = True,
+        data_format: str = "NCHW",
+    ) -> Any:
+        size = input.shape[2:] if global_pooling else pool_size
+        if pool_type == "max":
+            return functional.max_pool2d(
+                input, size, pool_stride, pool_padding, ceil_mode=ceil_mode
+            )
+        return functional.avg_pool2d(
+            input, size, pool_stride, pool_padding, ceil_mode=ceil_mode, exclusive=exclusive
+        )
+
+    return pool2d
+
+
+def _image_block(layers: Any) -> Callable[..., Any]:
+    def simple_img_conv_pool(
+        input: Any,
+        num_filters: int,
+        filter_size: Any,
+        pool_size: Any,
+        pool_stride: Any,
+        pool_padding: Any = 0,
+        pool_type: str = "max",
+        global_pooling: bool = False,
+        conv_stride: Any = 1,
+        conv_padding: Any = 0,
+        conv_dilation: Any = 1,
+        conv_groups: int = 1,
+        param_attr: Any = None,
+        bias_attr: Any = None,
+        act: str | None = None,
+        use_cudnn: bool = True,
+    ) -> Any:
+        convolved = layers.conv2d(
+            input,
+            num_filters,
+            filter_size,
+            stride=conv_stride,
+            padding=conv_padding,
+            dilation=conv_dilation,
+            groups=conv_groups,
+            param_attr=param_attr,
+            bias_attr=bias_attr,
+            act=act,
+        )
+        return layers.pool2d(
+            convolved, pool_size, pool_type, pool_stride, pool_padding, global_pooling
+        )
+
+    return simple_img_conv_pool
+
+
+def _saver(paddle: Any) -> Callable[..., Any]:
+    def save_inference_model(
+        dirname: str,
+        feeded_var_names: Any,
+        target_vars: Any,
+        executor: Any,
+        main_program: Any = None,
+        **_: Any,
+    ) -> Any:
+        program = main_program or paddle.static.default_main_program()
+        feeds = [program.global_block().var(name) for name in feeded_var_names]
+        return paddle.static.save_inference_model(
+            dirname, feeds, target_vars, executor, program=program
+        )
+
+    return save_inference_model
+
+
+def _optimizers(paddle: Any) -> dict[str, Any]:
+    names = ("SGD", "Momentum", "Adagrad", "Adam", "Adamax", "Adadelta", "RMSProp", "Lamb")
+    found: dict[str, Any] = {}
+    for name in names:
+        cls = getattr(paddle.optimizer, name)
+        found[name] = found[f"{name}Optimizer"] = _renamed(cls)
+    return found
+
+
+def _renamed(cls: Any) -> Callable[..., Any]:
+    """The class, called with the argument names of fluid."""
+    renames = {
+        "parameter_list": "parameters",
+        "regularization": "weight_decay",
+        "grad_clip": "grad_clip",
+    }
+
+    def optimizer(*args: Any, **kwargs: Any) -> Any:
+        return cls(*args, **{renames.get(key, key): value for key, value in kwargs.items()})
+
+    optimizer.__name__ = cls.__name__
+    return optimizer
+
+
+def _initializers(paddle: Any) -> dict[str, Any]:
+    made = paddle.nn.initializer
+    return {
+        "Constant": made.Constant,
+        "ConstantInitializer": made.Constant,
+        "MSRA": made.KaimingNormal,
+        "Normal": made.Normal,
+        "NormalInitializer": made.Normal,
+        "TruncatedNormal": made.TruncatedNormal,
+        "Uniform": made.Uniform,
+        "Xavier": made.XavierUniform,
+        "XavierInitializer": made.XavierUniform,
+    }
