@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import nn
 
 from pantile.enums import OutputMode
-from pantile.logging import logger
 from pantile.options import Options
 from pantile.runtime.instrument_link import original_class
 
@@ -27,15 +26,4 @@ def own_options(options: Options, *, training: bool) -> Options:
     if own.defaultOutputMode():
         own.outputMode(OutputMode.Final if training else OutputMode.All)
     own._freeze()
-    _log_settings(own)
     return own
-
-
-def _log_settings(options: Options) -> None:
-    """Tell which settings of the old backend are in force; a table is told entry by entry."""
-    for name, value in options._Popart.options.items():
-        if isinstance(value, dict):
-            for key, entry in value.items():
-                logger.debug("poptorch.Options set %s[%s] to %s", name, key, entry)
-        else:
-            logger.debug("poptorch.Options set %s to value %s", name, value)
