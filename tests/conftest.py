@@ -26,6 +26,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # client models are built from configuration
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from tests.clients.torchvision_ops import declare_missing_ops  # noqa: E402
+
+# Whoever imports torchvision next: torchmetrics does, also where xdist only collects warnings.
+declare_missing_ops()
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Lightning imports torchvision where it finds it; a build for GPUs needs ops declared first."""
+"""Quiet runs, with one device unless a test asks for more."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 import warnings
 
 import pytest
-from tests.clients.torchvision_ops import declare_missing_ops
 
-declare_missing_ops()
 os.environ.setdefault("PANTILE_LIGHTNING_DEVICES", "1")
 
 

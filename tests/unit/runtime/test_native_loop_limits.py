@@ -86,6 +86,7 @@ from pantile.runtime.native.loop import Loop
 from pantile.runtime.native.plan import Accumulator, Argument, State, Threads
 from tests.unit.runtime.loop_programs import plan, program, schedule, spec_of
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 shape, workers = json.loads(sys.argv[1]), int(sys.argv[2])
 parts = shape[0] * shape[1] * shape[2]
 wait, counts = torch.full((parts,), 0.005), [torch.zeros(1) for _ in range(shape[2])]
