@@ -81,7 +81,7 @@ def test_a_killed_worker_is_reported_at_once_with_signal_and_place(how, strategy
 
 
 def test_a_crash_in_native_code_shows_the_python_stack_of_the_worker():
-    made = AsynchronousDataAccessor(Misbehaving("SIGSEGV"), sharing_strategy=FORK)
+    made = AsynchronousDataAccessor(Misbehaving("SIGSEGV"))
 
     with pytest.raises(WorkerDied, match=r"toy_datasets\.py"):
         list(made)

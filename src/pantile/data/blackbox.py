@@ -11,7 +11,7 @@ import os
 from pantile.data.shared import SharedFile
 
 _TAIL = 8192  # as much as an error message shows
-_DUMP = 65536  # a forked worker's stack holds its parent's, and names every extension module
+_DUMP = 1 << 20  # a forked worker's stack holds its parent's, and names every extension module
 _OURS = f"{os.sep}pantile{os.sep}data{os.sep}"
 
 
