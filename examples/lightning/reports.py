@@ -25,10 +25,10 @@ def main() -> None:
         enable_progress_bar=False,
     )
     trainer.fit(Classifier(), data(64), data(16))
-    report = json.loads(Path("ipu_report/report.json").read_text(encoding="utf-8"))
-    print(f"{report['mode']} steps because of {', '.join(report['reasons'])}")
-    for program in report["programs"]:
-        print(f"{program['step']}: {sum(program['operators'].values())} operators")
+    print(f"{strategy.mode} steps because of {', '.join(strategy.mode_reasons)}")
+    for kind in ("training", "inference"):
+        report = json.loads(Path("ipu_report", kind, "report.json").read_text(encoding="utf-8"))
+        print(f"{kind}: {len(report['ops'])} operators on a {report['target']['chip']}")
 
 
 if __name__ == "__main__":

@@ -1,48 +1,9 @@
 """What `import poptorch_geometric` finds: PyTorch Geometric on Pantile."""
 
-from pantile.geometric import (
-    CombinedBatchingCollater,
-    DataLoader,
-    FixedSizeClusterLoader,
-    FixedSizeCollater,
-    FixedSizeDataLoader,
-    FixedSizeNeighborLoader,
-    FixedSizeOptions,
-    FixedSizeStrategy,
-    LayerMasker,
-    Masker,
-    NoMasker,
-    OverSizeStrategy,
-    PaddingMasker,
-    PreLayerMasker,
-    PyGArgsParser,
-    StreamPackingSampler,
-    TrainingStepper,
-    make_exclude_keys,
-    set_aggregation_dim_size,
-)
+from pantile import geometric
+from pantile.geometric import *  # noqa: F403
 
 __version__ = "3.4.0"  # the version of the interface
 
-__all__ = [
-    "CombinedBatchingCollater",
-    "DataLoader",
-    "FixedSizeClusterLoader",
-    "FixedSizeCollater",
-    "FixedSizeDataLoader",
-    "FixedSizeNeighborLoader",
-    "FixedSizeOptions",
-    "FixedSizeStrategy",
-    "LayerMasker",
-    "Masker",
-    "NoMasker",
-    "OverSizeStrategy",
-    "PaddingMasker",
-    "PreLayerMasker",
-    "PyGArgsParser",
-    "StreamPackingSampler",
-    "TrainingStepper",
-    "__version__",
-    "make_exclude_keys",
-    "set_aggregation_dim_size",
-]
+__all__ = ["__version__"]
+__all__ += geometric.__all__

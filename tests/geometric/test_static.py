@@ -29,7 +29,7 @@ from torch_geometric.nn import (
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops
 
 import poptorch
-from pantile.geometric import StaticShapes
+from pantile.geometric.static.swaps import StaticShapes
 from poptorch_geometric import FixedSizeDataLoader
 
 X = torch.randn(9, 3, generator=torch.Generator().manual_seed(3))

@@ -46,7 +46,6 @@ __all__ = [
     "PaddingMasker",
     "PreLayerMasker",
     "PyGArgsParser",
-    "StaticShapes",
     "StreamPackingSampler",
     "TrainingStepper",
     "make_exclude_keys",

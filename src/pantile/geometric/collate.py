@@ -15,7 +15,13 @@ from torch_geometric.data.data import BaseData
 from pantile.data.combine import join
 from pantile.errors import DataArgumentError, GraphSizeError
 from pantile.geometric.padding import Levels, add_masks, padding_graphs
-from pantile.geometric.sizes import FixedSizeOptions, by_type, edge_counts, node_counts
+from pantile.geometric.sizes import (
+    FixedSizeOptions,
+    OverSizeStrategy,
+    by_type,
+    edge_counts,
+    node_counts,
+)
 from pantile.geometric.trimming import trim_edges, trim_nodes
 
 Names = Sequence[str] | None
@@ -126,6 +132,20 @@ class FixedSizeCollater(PlainCollater):
             fix="raise the sizes (FixedSizeOptions.from_dataset finds them), or leave out what "
             "does not fit with an OverSizeStrategy",
         )
+
+
+def padding_collater(
+    sizes: FixedSizeOptions, over_size: OverSizeStrategy, masks: bool, follow: Names, exclude: Names
+) -> FixedSizeCollater:
+    """The collater of a loader that is told what becomes of graphs that do not fit."""
+    return FixedSizeCollater(
+        sizes,
+        add_masks_to_batch=masks,
+        trim_nodes=over_size.trims_nodes,
+        trim_edges=over_size.trims_edges,
+        follow_batch=follow,
+        exclude_keys=exclude,
+    )
 
 
 class CombinedBatchingCollater:

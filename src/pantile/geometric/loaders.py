@@ -12,9 +12,9 @@ from pantile.enums import DataLoaderMode
 from pantile.errors import DataArgumentError, GraphOptionError
 from pantile.geometric.collate import (
     CombinedBatchingCollater,
-    FixedSizeCollater,
     Names,
     PlainCollater,
+    padding_collater,
 )
 from pantile.geometric.packing import StreamPackingSampler
 from pantile.geometric.sizes import FixedSizeOptions, FixedSizeStrategy, OverSizeStrategy
@@ -80,14 +80,7 @@ class FixedSizeDataLoader(CombiningLoader):
         _check_batch_size(batch_size, sizes)
         self.fixed_size_options = sizes
         self.padded_batch_size = batch_size
-        collater = FixedSizeCollater(
-            sizes,
-            add_masks_to_batch=add_pad_masks,
-            trim_nodes=over_size_strategy.trims_nodes,
-            trim_edges=over_size_strategy.trims_edges,
-            follow_batch=follow_batch,
-            exclude_keys=exclude_keys,
-        )
+        pad = padding_collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
         if fixed_size_strategy is FixedSizeStrategy.StreamPack:
             _check_no_sampler(kwargs)
             skips = over_size_strategy is OverSizeStrategy.Skip
@@ -100,7 +93,7 @@ class FixedSizeDataLoader(CombiningLoader):
         rows: int | None = batch_size - 1
         if kwargs.get("batch_sampler") is not None:
             rows, shuffle = None, False
-        kwargs["collate_fn"] = CombinedBatchingCollater(collater, rows)
+        kwargs["collate_fn"] = CombinedBatchingCollater(pad, rows)
         super().__init__(options or Options(), dataset, rows or 1, shuffle, **kwargs)
 
 

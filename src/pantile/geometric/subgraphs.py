@@ -16,7 +16,12 @@ from torch_geometric.loader import ClusterLoader, NeighborLoader
 from torch_geometric.loader.utils import get_input_nodes
 
 from pantile.data import DataLoader as CombiningLoader
-from pantile.geometric.collate import CombinedBatchingCollater, FixedSizeCollater, Names
+from pantile.geometric.collate import (
+    CombinedBatchingCollater,
+    FixedSizeCollater,
+    Names,
+    padding_collater,
+)
 from pantile.geometric.loaders import check_mode
 from pantile.geometric.sizes import FixedSizeOptions, OverSizeStrategy
 from pantile.options import Options
@@ -43,7 +48,7 @@ class FixedSizeClusterLoader(CombiningLoader):
         source = ClusterLoader(cluster_data, batch_size=batch_size)
         sizes = fixed_size_options or FixedSizeOptions.from_loader(source, len(source))
         self.fixed_size_options = sizes
-        pad = _collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
+        pad = padding_collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
         kwargs["collate_fn"] = CombinedBatchingCollater(
             _PaddedPiece(source._collate, pad, None), batch_size
         )
@@ -89,7 +94,7 @@ class FixedSizeNeighborLoader(CombiningLoader):
         if isinstance(data, HeteroData):
             sizes.to_hetero(data.node_types, data.edge_types)
         self.fixed_size_options = sizes
-        pad = _collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
+        pad = padding_collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
         kwargs["collate_fn"] = CombinedBatchingCollater(
             _PaddedPiece(self.neighbor_loader, pad, kind), batch_size
         )
@@ -115,19 +120,6 @@ class _PaddedPiece:
         for name, value in seeds.items():
             target[name] = value
         return batch
-
-
-def _collater(
-    sizes: FixedSizeOptions, over_size: OverSizeStrategy, masks: bool, follow: Names, exclude: Names
-) -> FixedSizeCollater:
-    return FixedSizeCollater(
-        sizes,
-        add_masks_to_batch=masks,
-        trim_nodes=over_size.trims_nodes,
-        trim_edges=over_size.trims_edges,
-        follow_batch=follow,
-        exclude_keys=exclude,
-    )
 
 
 def _input_nodes(data: Any, input_nodes: Any) -> tuple[Any, int]:

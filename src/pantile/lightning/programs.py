@@ -169,9 +169,10 @@ class Recording:
         fed = [self._fed_tensor(name, parts) for name in self.fed.tensors]
         return [*tensors, *fed, self.facts.fill(parts, numbers), *extras]
 
-    def attributes_of_model(self) -> list[torch.Tensor]:
-        """The parameters of the module."""
-        return list(self._owner.module.parameters())
+    @property
+    def is_native(self) -> bool:
+        """Does machine code run it?"""
+        return self.program is not None and bool(self.program.executor.nativeDecisions())
 
     def _fed_tensor(self, name: str, parts: int) -> torch.Tensor:
         value: torch.Tensor = self.attributes.value(name).detach().unsqueeze(0)

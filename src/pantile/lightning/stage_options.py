@@ -13,12 +13,17 @@ from pantile.lightning.modes import FUSED
 from pantile.logging import logger
 from pantile.options import Options
 
+REPORTS = "ipu_reports"
+"""Where reports go if nobody says."""
+
 
 class StageOptions:
     """The part of the strategy that knows its options."""
 
     mode: str
     device_iterations: int
+    autoreport: bool
+    autoreport_dir: str | None
     lightning_module: Any
     parallel_devices: list[torch.device]
     _given_training: Options | None
@@ -77,6 +82,8 @@ class StageOptions:
         """The options of one program that runs `parts` micro-batches a call."""
         options: Options = (self.training_opts if training else self.inference_opts).clone()
         options.outputMode(OutputMode.All)
+        if self.autoreport:
+            options.enableProfiling(self.autoreport_dir or REPORTS)
         if self.mode == FUSED and training:
             return options
         options.Training.gradientAccumulation(1)

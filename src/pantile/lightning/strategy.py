@@ -451,9 +451,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         return result
 
     def teardown(self) -> None:
-        """Write the report, if one was asked for, and let go of the programs."""
-        if self.autoreport:
-            self.write_report()
+        """Let go of the programs."""
         self._forget()
         super().teardown()  # type: ignore[misc]
 

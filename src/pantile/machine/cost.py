@@ -51,35 +51,8 @@ class CostSettings:
 
 
 @dataclass(frozen=True)
-class OpCost:
-    """The cost of one op, in cycles of the chip."""
-
-    op: int
-    kind: str
-    compute: float = 0.0
-    exchange: float = 0.0
-    steps: int = 0
-    sync: float = 0.0
-    factor: float = 1.0
-    flops: float = 0.0
-    temporary_bytes: int = 0
-    grid: str = ""
-    note: str = ""
-
-    @property
-    def cycles(self) -> float:
-        """Calibrated."""
-        return self.factor * self.raw_cycles
-
-    @property
-    def raw_cycles(self) -> float:
-        """As the formulas give it."""
-        return self.compute + self.exchange + self.sync
-
-
-@dataclass(frozen=True)
 class _Work:
-    """A cost before it belongs to an op."""
+    """What some kind of work takes, in cycles of the chip."""
 
     kind: str
     compute: float = 0.0
@@ -103,6 +76,25 @@ class _Work:
         )
 
 
+@dataclass(frozen=True)
+class OpCost(_Work):
+    """The work of one op, with the steps it waits for and the factor of its kind."""
+
+    op: int = 0
+    sync: float = 0.0
+    factor: float = 1.0
+
+    @property
+    def cycles(self) -> float:
+        """Calibrated."""
+        return self.factor * self.raw_cycles
+
+    @property
+    def raw_cycles(self) -> float:
+        """As the formulas give it."""
+        return self.compute + self.exchange + self.sync
+
+
 def program_costs(record: ProgramRecord, settings: CostSettings) -> list[OpCost]:
     """The cost of every op, in order."""
     model = _Model(record, settings)
@@ -120,19 +112,7 @@ class _Model:
         work = self._work(op)
         factor = self._settings.calibration.factor(work.kind)
         sync = work.steps * self._chip.step_cycles
-        return OpCost(
-            op.id,
-            work.kind,
-            work.compute,
-            work.exchange,
-            work.steps,
-            sync,
-            factor,
-            work.flops,
-            work.temporary_bytes,
-            work.grid,
-            work.note,
-        )
+        return OpCost(**vars(work), op=op.id, sync=sync, factor=factor)
 
     def _work(self, op: OpRecord) -> _Work:
         operands, results = self._record.operands(op), self._record.results(op)

@@ -58,9 +58,10 @@ def chip_of_environment() -> Chip:
 
 def settings_of(options: Options, chip: Chip, ipus: int) -> CostSettings:
     """Memory proportions and partial sums as the options say."""
-    named = options.available_memory_proportion
+    given = options.machineSettings()
+    named = given["available_memory_proportion"]
     proportions = tuple(float(named.get(f"IPU{i}", _DEFAULT_PROPORTION)) for i in range(ipus))
-    partials = "float16" if options.Precision.partials_type is torch.float16 else "float32"
+    partials = "float16" if given["partials"]["matmul"] == "half" else "float32"
     return CostSettings(chip, proportions, partials)
 
 
@@ -73,19 +74,20 @@ def configuration_of(
     training: bool,
 ) -> Configuration:
     """How the executor runs its program."""
-    location = options.TensorLocations.location_optimizer
+    given = options.machineSettings()
+    location = given["locations"]["optimizer"]
     return Configuration(
         system,
         micro_batch_of(program),
-        options.Training.gradient_accumulation if training else options.device_iterations,
-        options.replication_factor,
+        given["gradient_accumulation" if training else "device_iterations"],
+        given["replication_factor"],
         training,
         _recomputation(program, options) if training else "none",
         optimizer_model(optimizer),
         _accumulator_bytes(optimizer),
         bool(location.get("useReplicatedTensorSharding", 0)),
         location.get("onChip", 1) == 0,
-        options.TensorLocations.num_io_tiles > 0,
+        given["io_tiles"] > 0,
     )
 
 

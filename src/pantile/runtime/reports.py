@@ -71,9 +71,11 @@ def write_report(executor: PoplarExecutor, program: Compiled, directory: Path) -
     from pantile.runtime.estimate import estimate_of
     from pantile.store.atomic_file import write_atomically
 
-    kind = "training" if executor._training else "inference"
-    folder = directory / kind
     estimate = estimate_of(executor, program)
+    # A front-end's step that computes gradients and leaves the update to the host trains, too.
+    trains = executor._training or any(op.phase == "backward" for op in estimate.record.ops)
+    kind = "training" if trains else "inference"
+    folder = directory / kind
     host = _host(executor)
     options = executor._options
     name = options.model_name if options.exists("model_name") else _class_name(executor)
