@@ -134,7 +134,7 @@ function spansOption(rows, spans, palette, { unit, idle = false }) {
         return tip(span.name, show.seconds(span.end - span.start), ...(span.lines || []));
       },
     },
-    dataZoom: [{ type: "inside", filterMode: "none" }, { type: "slider", filterMode: "none", bottom: 8, height: 20 }],
+    dataZoom: [{ type: "inside", filterMode: "weakFilter" }, { type: "slider", filterMode: "weakFilter", bottom: 8, height: 20 }],
     xAxis: { type: "value", name: unit, nameLocation: "middle", nameGap: 24, min: 0, axisLabel: { formatter: show.seconds }, splitLine: { show: false } },
     yAxis: { type: "category", data: rows, inverse: true, splitArea: { show: idle, areaStyle: { color: [palette.idle, palette.idle] } } },
     series: [{ type: "custom", renderItem: draw, encode: { x: [1, 2], y: 0 }, data, clip: true }],

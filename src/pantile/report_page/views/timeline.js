@@ -27,8 +27,10 @@ function timelineChart(report, ipu) {
     label: "First row: forward, backward, update. Second row: compute, exchange and sync of each op",
     height: 210,
     click: (instance, event) => {
-      const [time, row] = instance.convertFromPixel("grid", [event.offsetX, event.offsetY]);
-      const hit = row === 0 && spans.find((span) => span.row === 0 && span.start <= time && time <= span.end);
+      const at = [event.offsetX, event.offsetY];
+      if (!instance.containPixel("grid", at)) return;
+      const [time, row] = instance.convertFromPixel("grid", at);
+      const hit = Math.round(row) === 0 && spans.find((span) => span.row === 0 && span.start <= time && time <= span.end);
       if (hit) location.hash = `#ops/${hit.op}`;
     },
     option: (palette) =>
