@@ -107,6 +107,19 @@ def test_report_shows_verdict_ops_and_a_comparison(tmp_path, capsys):
     assert "fits: fullest tile" in shown
     assert "addmm forward" in shown
     assert "1.000" in shown
+    assert (tmp_path / "inference" / "comparison.html").is_file()
+
+
+def test_report_writes_the_page_where_it_is_told(tmp_path, capsys):
+    options = poptorch.Options().engine("reference").showCompilationProgressBar(False)
+    options.enableProfiling(str(tmp_path))
+    poptorch.inferenceModel(nn.Linear(64, 32), options)(torch.zeros(16, 64))
+    file = tmp_path / "elsewhere.html"
+
+    assert main(["report", str(tmp_path), "--page", str(file)]) == 0
+
+    assert f"The page: {file}" in capsys.readouterr().out
+    assert file.read_text() == (tmp_path / "inference" / "report.html").read_text()
 
 
 def test_report_of_nothing_is_an_error(tmp_path, capsys):
