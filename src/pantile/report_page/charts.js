@@ -7,7 +7,8 @@
 const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
 const drawn = new Set();
 
-// Okabe and Ito's colours, told apart by people who do not see all colours.
+// The first are Okabe and Ito's, told apart by people who do not see all colours; memory has eleven
+// parts, so three more follow.
 function colours() {
   const dark = darkScheme.matches;
   return {
@@ -18,8 +19,8 @@ function colours() {
     idle: dark ? "#3a3d40" : "#e6e6e6",
     bad: dark ? "#ff8a70" : "#b3261e",
     cycle: dark
-      ? ["#56b4e9", "#e69f00", "#2fc193", "#f0e442", "#d98bbb", "#e8734a", "#9aa5b1", "#7f8cff"]
-      : ["#0072b2", "#e69f00", "#009e73", "#a89a00", "#b4558f", "#d55e00", "#5b6672", "#4046c8"],
+      ? ["#56b4e9", "#e69f00", "#2fc193", "#f0e442", "#d98bbb", "#e8734a", "#9aa5b1", "#7f8cff", "#c9b28f", "#63d3d8", "#ffffff"]
+      : ["#0072b2", "#e69f00", "#009e73", "#a89a00", "#b4558f", "#d55e00", "#5b6672", "#4046c8", "#8a6d3b", "#3aa6ad", "#1b1b1b"],
     low: dark ? "#22415a" : "#deebf7",
     high: dark ? "#ffd166" : "#08306b",
   };
@@ -111,7 +112,10 @@ darkScheme.addEventListener("change", () => {
 });
 
 // Spans on rows, as in a trace: {row, start, end, colour, name, lines}. Rows are from top to bottom.
-function spansOption(rows, spans, palette, { unit, idle = false }) {
+function spansOption(rows, given, palette, { unit, idle = false }) {
+  const end = most(given, (span) => span.end);
+  const ground = (_, row) => ({ row, start: 0, end, colour: palette.idle, name: "idle between" });
+  const spans = [...(idle ? rows.map(ground) : []), ...given];
   const data = spans.map((span, index) => ({ value: [span.row, span.start, span.end, index] }));
   const draw = (params, api) => {
     const span = spans[api.value(3)];
@@ -135,8 +139,8 @@ function spansOption(rows, spans, palette, { unit, idle = false }) {
       },
     },
     dataZoom: [{ type: "inside", filterMode: "weakFilter" }, { type: "slider", filterMode: "weakFilter", bottom: 8, height: 20 }],
-    xAxis: { type: "value", name: unit, nameLocation: "middle", nameGap: 24, min: 0, axisLabel: { formatter: show.seconds }, splitLine: { show: false } },
-    yAxis: { type: "category", data: rows, inverse: true, splitArea: { show: idle, areaStyle: { color: [palette.idle, palette.idle] } } },
+    xAxis: { type: "value", name: unit, nameLocation: "middle", nameGap: 24, min: 0, max: end, axisLabel: { formatter: show.seconds, showMaxLabel: false }, splitLine: { show: false } },
+    yAxis: { type: "category", data: rows, inverse: true, axisTick: { show: false } },
     series: [{ type: "custom", renderItem: draw, encode: { x: [1, 2], y: 0 }, data, clip: true }],
   };
 }

@@ -54,12 +54,12 @@ function memoryBars(title, stages, capacity) {
   return chart({
     title,
     label: `${title}. ${stages.map((s) => `IPU ${s.ipu}: ${show.percent(s.memory.fullest_tile)} full`).slice(0, 8).join(", ")}`,
-    height: 120 + 28 * stages.length,
+    height: 130 + 28 * stages.length,
     option: (palette) => ({
       legend: {},
-      grid: { left: 8, right: 24, top: 40, bottom: 32, containLabel: true },
+      grid: { left: 8, right: 32, top: 52, bottom: 32, containLabel: true },
       tooltip: { trigger: "item", formatter: (p) => tip(`${p.seriesName}, ${p.name}`, show.bytes(p.value)) },
-      xAxis: { type: "value", axisLabel: { formatter: show.bytes }, max: (range) => Math.max(range.max, capacity * 1.02) },
+      xAxis: { type: "value", axisLabel: { formatter: show.bytes, showMaxLabel: false }, max: (range) => Math.max(range.max, capacity * 1.02) },
       yAxis: { type: "category", data: stages.map((stage) => `IPU ${stage.ipu}`), inverse: true },
       series: used.map(([key, name], index) => ({
         name,
@@ -67,7 +67,7 @@ function memoryBars(title, stages, capacity) {
         stack: "memory",
         barMaxWidth: 22,
         data: stages.map((stage) => stage.memory[key] || 0),
-        markLine: index ? undefined : capacityLine(capacity, palette),
+        markLine: index ? undefined : capacityLine(capacity, palette, "start"),
       })),
     }),
     columns: [
@@ -80,12 +80,12 @@ function memoryBars(title, stages, capacity) {
   });
 }
 
-function capacityLine(capacity, palette) {
+function capacityLine(capacity, palette, position) {
   return {
     symbol: "none",
     silent: true,
     lineStyle: { color: palette.bad, type: "solid", width: 2 },
-    label: { formatter: "memory", color: palette.bad },
+    label: { formatter: "memory", color: palette.bad, position },
     data: [{ xAxis: capacity }],
   };
 }

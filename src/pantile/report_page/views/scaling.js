@@ -1,5 +1,15 @@
 // Throughput with more replicas, with the band that the errors on published results give.
 
+// From the low end of the band to the high one; stacked areas would not do on a logarithmic axis.
+function bandSeries(rows, palette) {
+  const renderItem = (_, api) => {
+    const ends = (key) => rows.map((row, place) => api.coord([place, row[key]]));
+    const points = [...ends("high"), ...ends("low").reverse()];
+    return { type: "polygon", shape: { points }, style: { fill: palette.cycle[0], opacity: 0.25 }, silent: true };
+  };
+  return { name: "band", type: "custom", renderItem, data: [[0, rows[0].low]], silent: true, tooltip: { show: false } };
+}
+
 function scalingChart(report) {
   const rows = report.scaling;
   const line = (name, data, more) => ({ name, type: "line", data, symbolSize: 7, ...more });
@@ -12,16 +22,15 @@ function scalingChart(report) {
       grid: { left: 8, right: 24, top: 40, bottom: 48, containLabel: true },
       tooltip: {
         trigger: "axis",
-        formatter: ([p]) => {
-          const row = rows[p.dataIndex];
+        formatter: (points) => {
+          const row = rows[points.at(-1).dataIndex];
           return tip(`${row.replicas} replicas, ${row.ipus} IPUs`, `${show.number(row.samples_per_second)} samples/s`, `${show.number(row.low)} to ${show.number(row.high)}`, `all-reduce ${show.seconds(row.all_reduce_seconds)}`);
         },
       },
       xAxis: { type: "category", data: rows.map((row) => row.ipus), name: "IPUs", nameLocation: "middle", nameGap: 28, boundaryGap: false },
-      yAxis: { type: "value", name: "samples/s", axisLabel: { formatter: show.number } },
+      yAxis: { type: "log", name: "samples/s", axisLabel: { formatter: show.number } },
       series: [
-        line("low", rows.map((row) => row.low), { stack: "band", symbol: "none", lineStyle: { opacity: 0 } }),
-        line("band", rows.map((row) => row.high - row.low), { stack: "band", symbol: "none", lineStyle: { opacity: 0 }, areaStyle: { color: palette.cycle[0], opacity: 0.25 } }),
+        bandSeries(rows, palette),
         line("predicted", rows.map((row) => row.samples_per_second), { color: palette.cycle[0] }),
         line("proportional", rows.map((row) => rows[0].samples_per_second * row.replicas / rows[0].replicas), { color: palette.quiet, symbol: "none", lineStyle: { type: "dashed" } }),
       ],

@@ -12,14 +12,14 @@ function tileLine(report, stage) {
       tooltip: { trigger: "axis", formatter: ([p]) => tip(`tile ${p.dataIndex}`, show.bytes(p.value)) },
       dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20 }],
       xAxis: { type: "category", data: stage.tiles.map((_, tile) => tile), name: "tile", nameLocation: "middle", nameGap: 24 },
-      yAxis: { type: "value", axisLabel: { formatter: show.bytes }, max: (range) => Math.max(range.max, capacity * 1.02) },
+      yAxis: { type: "value", axisLabel: { formatter: show.bytes, showMaxLabel: false }, max: (range) => Math.max(range.max, capacity * 1.02) },
       series: [{
         type: "line",
         step: "middle",
         showSymbol: false,
         areaStyle: { opacity: 0.3 },
         data: stage.tiles,
-        markLine: { ...capacityLine(capacity, palette), data: [{ yAxis: capacity }] },
+        markLine: { ...capacityLine(capacity, palette, "end"), data: [{ yAxis: capacity }] },
       }],
     }),
     columns: [
@@ -30,7 +30,8 @@ function tileLine(report, stage) {
   });
 }
 
-function tileMap(report, stage) {
+// Coloured by how full a tile is, or, to see small differences, from the emptiest to the fullest.
+function tileMap(report, stage, scale) {
   const capacity = report.target.memory_bytes_per_tile;
   const columns = Math.ceil(stage.tiles.length / MAP_ROWS);
   const names = (count) => Array.from({ length: count }, (_, index) => index);
@@ -46,8 +47,8 @@ function tileMap(report, stage) {
       xAxis: { type: "category", data: names(columns), splitLine: { show: false } },
       yAxis: { type: "category", data: names(MAP_ROWS), inverse: true, splitLine: { show: false } },
       visualMap: {
-        min: least,
-        max: Math.max(top, least + 1),
+        min: scale === "full" ? 0 : least,
+        max: scale === "full" ? Math.max(top, capacity) : Math.max(top, least + 1),
         calculable: true,
         orient: "horizontal",
         left: "center",
@@ -69,15 +70,23 @@ views.push({
   title: "Tiles",
   render(section, report) {
     const box = h("div", {});
-    const open = (ipu) => {
-      const stage = report.stages[Number(ipu)];
-      refill(box, h("div", { class: "columns" }, tileLine(report, stage), tileMap(report, stage)));
+    const chosen = { ipu: "0", scale: "full" };
+    const open = (changes) => {
+      Object.assign(chosen, changes);
+      const stage = report.stages[Number(chosen.ipu)];
+      refill(box, h("div", { class: "columns" }, tileLine(report, stage), tileMap(report, stage, chosen.scale)));
     };
+    const scales = [["full", "empty to full"], ["range", "emptiest to fullest tile"]];
     append(section, [
       h("p", {}, "Weights and accumulators are laid over the tiles one after the other, in shares of at least 128 bytes; everything else is spread evenly. The verdict uses the measured imbalance of real programs instead."),
-      h("div", { class: "controls" }, choice("IPU", ipuChoices(report), "0", open)),
+      h(
+        "div",
+        { class: "controls" },
+        choice("IPU", ipuChoices(report), "0", (ipu) => open({ ipu })),
+        choice("Colours of the map", scales, "full", (scale) => open({ scale })),
+      ),
       box,
     ]);
-    open(0);
+    open({});
   },
 });

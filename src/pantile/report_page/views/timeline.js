@@ -23,7 +23,7 @@ const SPAN_COLOURS = { forward: 0, backward: 1, update: 2, compute: 6, exchange:
 function timelineChart(report, ipu) {
   const spans = opSpans(report, ipu);
   return chart({
-    title: `Ops of one micro-batch on IPU ${ipu} (modelled)`,
+    title: `Ops of one micro-batch on IPU ${ipu} (modelled): forward blue, backward orange; below, compute grey, exchange pink, sync red`,
     label: "First row: forward, backward, update. Second row: compute, exchange and sync of each op",
     height: 210,
     click: (instance, event) => {
