@@ -6,11 +6,12 @@
 
 const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
 const drawn = new Set();
+let printing = false; // paper is white
 
 // The first are Okabe and Ito's, told apart by people who do not see all colours; memory has eleven
 // parts, so three more follow.
 function colours() {
-  const dark = darkScheme.matches;
+  const dark = darkScheme.matches && !printing;
   return {
     text: dark ? "#e8e8e8" : "#1b1b1b",
     quiet: dark ? "#b4b4b4" : "#595959",

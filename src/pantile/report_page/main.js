@@ -40,8 +40,18 @@ function showView() {
   if (argument !== undefined && handle && handle.open) handle.open(argument);
 }
 
+// All views, as wide as a sheet: a chart is as wide as it was drawn.
 function printAll() {
-  for (const view of views) if (view.id !== "raw") sectionOf(view).section.hidden = false;
+  printing = true;
+  document.documentElement.classList.add("printing");
+  for (const view of views) sectionOf(view).section.hidden = view.id === "raw";
+  for (const self of drawn) draw(self, true);
+}
+
+function printed() {
+  printing = false;
+  document.documentElement.classList.remove("printing");
+  showView();
   for (const self of drawn) draw(self, true);
 }
 
@@ -50,5 +60,5 @@ header();
 append(document.getElementById("views"), views.map((view) => h("a", { href: `#${view.id}` }, view.title)));
 window.addEventListener("hashchange", showView);
 window.addEventListener("beforeprint", printAll);
-window.addEventListener("afterprint", showView);
+window.addEventListener("afterprint", printed);
 showView();

@@ -47,7 +47,7 @@ function peakOf(found) {
 
 function aliveAt(report, found, place) {
   const named = new Map(report.tensors.map((tensor) => [tensor.id, tensor]));
-  return found.lifetimes
+  return (found.lifetimes || [])
     .filter(([, first, last]) => first <= place && place <= last)
     .sort((a, b) => b[3] - a[3])
     .map(([id, first, last, bytes]) => ({ bytes, first, last, ...(named.get(id) || { name: `tensor ${id}`, shape: [], dtype: "", module: "", source: "" }) }));

@@ -52,6 +52,10 @@ views.push({
   id: "scaling",
   title: "Scaling",
   render(section, report) {
+    if (!report.scaling.length) {
+      append(section, [h("p", {}, "One replica takes more than the 256 IPUs of the largest pod.")]);
+      return;
+    }
     append(section, [
       h("p", {}, "The band is what the largest errors on published results leave room for. Those results are the vendor's best configurations: an untuned script can be twice as slow on a device."),
       scalingChart(report),

@@ -79,7 +79,7 @@ function traceOf(report) {
   });
   const host = report.stages.length;
   meta("process_name", host, 0, "host (measured)");
-  for (const one of report.host.spans) span(host, 0, { ...one, end: one.start + one.seconds }, {});
+  for (const one of report.host.spans || []) span(host, 0, { ...one, end: one.start + one.seconds }, {});
   return { traceEvents: events, displayTimeUnit: "ns" };
 }
 
