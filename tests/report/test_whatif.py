@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.report.programs import Pipeline
 
-from pantile.machine.advice import _with_batch
+from pantile.machine.advice import with_batch
 from pantile.machine.memory import memory_of, verdict_of
 from pantile.machine.report import document
 from pantile.machine.targets import pod
@@ -58,7 +58,7 @@ def test_the_page_agrees_with_the_model(found, tab, name):
     needed = 1 << (len(found.stages) * chosen.replicas - 1).bit_length()
     chosen = replace(chosen, system=pod(chosen.system.chip, needed))
     ratio = chosen.micro_batch / found.configuration.micro_batch
-    stages = [[_with_batch(u, ratio) if ratio != 1 else u for u in s] for s in found.stages]
+    stages = [[with_batch(u, ratio) if ratio != 1 else u for u in s] for s in found.stages]
     timing, memory = time_of(stages, chosen), memory_of(stages, chosen)
 
     code = files("pantile.report_page").joinpath("model.js").read_text()
