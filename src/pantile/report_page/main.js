@@ -28,8 +28,8 @@ function sectionOf(view) {
 }
 
 function showView() {
-  const [id, argument] = decodeURIComponent(location.hash.slice(1)).split("/");
-  if (id === "main") return main.focus();
+  const [id, argument] = location.hash.slice(1).split("/");
+  if (id === "main" && made.size) return main.focus();
   const view = views.find((one) => one.id === id) || views[0];
   const { handle } = sectionOf(view);
   for (const [name, one] of made) one.section.hidden = name !== view.id;

@@ -25,7 +25,7 @@ function hugeTable({ label, columns, rows, select, sorted }) {
   const box = h("div", { class: "viewport", tabindex: 0, role: "region", "aria-label": label }, table);
   box.addEventListener("scroll", () => requestAnimationFrame(paint), { passive: true });
   box.addEventListener("keydown", onKey);
-  new ResizeObserver(() => paint()).observe(box);
+  new ResizeObserver(() => requestAnimationFrame(paint)).observe(box);
 
   function sortBy(column) {
     state.down = state.sort === column.key ? !state.down : Boolean(column.number);

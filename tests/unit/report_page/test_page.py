@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import tomllib
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -88,6 +89,15 @@ def test_every_script_is_part_of_the_page():
     there = {p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.js")}
 
     assert there == {*SCRIPTS, "vendor/echarts.min.js"}
+
+
+def test_an_installed_package_has_every_file_of_the_page():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["pantile.report_page"]
+    packed = {p for pattern in patterns for p in ROOT.glob(pattern)}
+
+    there = {p for p in ROOT.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert packed == there
 
 
 def test_echarts_is_the_published_file_with_its_licences():

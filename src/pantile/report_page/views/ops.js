@@ -95,7 +95,9 @@ views.push({
     return {
       open: (id) => {
         const op = report.ops.find((one) => String(one.id) === id);
-        if (op) table.focus(op);
+        if (!op) return;
+        table.focus(op);
+        fill(detail, opDetail(op)); // also when the filters hide its row
       },
     };
   },
