@@ -117,6 +117,16 @@ def test_ops_are_searched_and_filtered(folder, report, open_page):
     assert tab.inner_text("#view-ops [role=status]").startswith(f"{len(expected)} of ")
 
 
+def test_ops_are_summed_by_phase(folder, report, open_page):
+    tab = open_page(folder / "report.html", view="ops")
+
+    tab.select_option("#view-ops .controls select >> nth=3", "phase")
+
+    forward = sum(op["cycles"] for op in report["ops"] if op["phase"] == "forward")
+    row = tab.locator("#view-ops tbody tr", has=tab.locator("th", has_text="forward"))
+    assert row.locator("td").first.inner_text() == f"{int(forward + 0.5):,}"
+
+
 def test_the_op_table_is_walked_by_keyboard(large, open_page):
     tab = open_page(large, view="ops")
 

@@ -40,6 +40,27 @@ function opDetail(op) {
   ];
 }
 
+// Where the time goes: the chosen ops summed by one of their fields.
+function opSums(rows, key, total) {
+  const groups = new Map();
+  for (const op of rows) {
+    const name = String(op[key]) || "(none)";
+    const group = groups.get(name) || { name, ops: 0, cycles: 0, flops: 0 };
+    group.ops += 1;
+    group.cycles += op.cycles;
+    group.flops += op.flops;
+    groups.set(name, group);
+  }
+  const found = [...groups.values()].sort((a, b) => b.cycles - a.cycles);
+  return smallTable(`Ops by ${key}, the dearest first`, [
+    { label: key, text: (group) => group.name },
+    { label: "Cycles", number: true, text: (group) => show.count(group.cycles) },
+    { label: "Share", number: true, text: (group) => show.percent(group.cycles / total) },
+    { label: "Work", number: true, text: (group) => show.flops(group.flops) },
+    { label: "Ops", number: true, text: (group) => show.count(group.ops) },
+  ], found, { limit: 50 });
+}
+
 function opFilters(report, changed) {
   const wanted = { text: "", phase: "", ipu: "", kind: "" };
   const values = (key) => [...new Set(report.ops.map((op) => String(op[key])))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
@@ -84,14 +105,23 @@ views.push({
       sorted: "cycles",
       select: (op) => fill(detail, opDetail(op)),
     });
-    const count = (rows) => fill(counted, `${show.count(rows.length)} of ${show.count(report.ops.length)} ops, ${show.percent(sum(rows, (op) => op.cycles) / total)} of the cycles`);
+    const sums = h("div", {});
+    const chosen = { rows: report.ops, key: "" };
+    const retell = (changes) => {
+      Object.assign(chosen, changes);
+      const { rows, key } = chosen;
+      fill(counted, `${show.count(rows.length)} of ${show.count(report.ops.length)} ops, ${show.percent(sum(rows, (op) => op.cycles) / total)} of the cycles`);
+      fill(sums, key && opSums(rows, key, total));
+    };
     const filters = opFilters(report, () => {
       const rows = filters.chosen();
       table.show(rows);
-      count(rows);
+      retell({ rows });
     });
-    count(report.ops);
-    append(section, [filters.element, counted, table.element, detail]);
+    const keys = ["op", "kind", "phase", "ipu", "module", "source"].map((key) => [key, key]);
+    filters.element.append(choice("Sum by", [["", "nothing"], ...keys], "", (key) => retell({ key })));
+    retell({});
+    append(section, [filters.element, counted, sums, table.element, detail]);
     return {
       open: (id) => {
         const op = report.ops.find((one) => String(one.id) === id);
