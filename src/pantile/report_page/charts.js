@@ -20,8 +20,32 @@ function colours() {
     idle: dark ? "#3a3d40" : "#e6e6e6",
     bad: dark ? "#ff8a70" : "#b3261e",
     cycle: dark
-      ? ["#56b4e9", "#e69f00", "#2fc193", "#f0e442", "#d98bbb", "#e8734a", "#9aa5b1", "#7f8cff", "#c9b28f", "#63d3d8", "#ffffff"]
-      : ["#0072b2", "#e69f00", "#009e73", "#a89a00", "#b4558f", "#d55e00", "#5b6672", "#4046c8", "#8a6d3b", "#3aa6ad", "#1b1b1b"],
+      ? [
+          "#56b4e9",
+          "#e69f00",
+          "#2fc193",
+          "#f0e442",
+          "#d98bbb",
+          "#e8734a",
+          "#9aa5b1",
+          "#7f8cff",
+          "#c9b28f",
+          "#63d3d8",
+          "#ffffff",
+        ]
+      : [
+          "#0072b2",
+          "#e69f00",
+          "#009e73",
+          "#a89a00",
+          "#b4558f",
+          "#d55e00",
+          "#5b6672",
+          "#4046c8",
+          "#8a6d3b",
+          "#3aa6ad",
+          "#1b1b1b",
+        ],
     low: dark ? "#22415a" : "#deebf7",
     high: dark ? "#ffd166" : "#08306b",
   };
@@ -51,7 +75,14 @@ function withStyle(option, palette) {
       ...option.tooltip,
     },
   };
-  if (option.legend) found.legend = { type: "scroll", top: 0, textStyle: { color: palette.text }, pageTextStyle: { color: palette.text }, ...option.legend };
+  if (option.legend)
+    found.legend = {
+      type: "scroll",
+      top: 0,
+      textStyle: { color: palette.text },
+      pageTextStyle: { color: palette.text },
+      ...option.legend,
+    };
   if (option.xAxis) found.xAxis = axis(option.xAxis);
   if (option.yAxis) found.yAxis = axis(option.yAxis);
   return found;
@@ -59,7 +90,11 @@ function withStyle(option, palette) {
 
 // What a tooltip shows: an element of text nodes, never a string of HTML.
 function tip(...lines) {
-  return h("div", {}, lines.filter(Boolean).map((line) => h("div", {}, line)));
+  return h(
+    "div",
+    {},
+    lines.filter(Boolean).map((line) => h("div", {}, line)),
+  );
 }
 
 function chart({ title, label, height = 320, option, columns, rows, click }) {
@@ -82,11 +117,9 @@ function chart({ title, label, height = 320, option, columns, rows, click }) {
 
 function tableOf(title, columns, rows) {
   const details = h("details", { class: "alternative" }, h("summary", {}, "The same as a table"));
-  details.addEventListener(
-    "toggle",
-    () => details.append(smallTable(title, columns, rows())),
-    { once: true },
-  );
+  details.addEventListener("toggle", () => details.append(smallTable(title, columns, rows())), {
+    once: true,
+  });
   return details;
 }
 
@@ -127,7 +160,12 @@ function spansOption(rows, given, palette, { unit, idle = false }) {
     const left = Math.max(from[0], area.x);
     const right = Math.min(to[0], area.x + area.width);
     if (right < area.x || left > area.x + area.width) return null;
-    const shape = { x: left, y: from[1] - high / 2, width: Math.max(0.5, right - left), height: high };
+    const shape = {
+      x: left,
+      y: from[1] - high / 2,
+      width: Math.max(0.5, right - left),
+      height: high,
+    };
     return { type: "rect", shape, style: { fill: span.colour } };
   };
   return {
@@ -139,8 +177,20 @@ function spansOption(rows, given, palette, { unit, idle = false }) {
         return tip(span.name, show.seconds(span.end - span.start), ...(span.lines || []));
       },
     },
-    dataZoom: [{ type: "inside", filterMode: "weakFilter" }, { type: "slider", filterMode: "weakFilter", bottom: 8, height: 20 }],
-    xAxis: { type: "value", name: unit, nameLocation: "middle", nameGap: 24, min: 0, max: end, axisLabel: { formatter: show.seconds, showMaxLabel: false }, splitLine: { show: false } },
+    dataZoom: [
+      { type: "inside", filterMode: "weakFilter" },
+      { type: "slider", filterMode: "weakFilter", bottom: 8, height: 20 },
+    ],
+    xAxis: {
+      type: "value",
+      name: unit,
+      nameLocation: "middle",
+      nameGap: 24,
+      min: 0,
+      max: end,
+      axisLabel: { formatter: show.seconds, showMaxLabel: false },
+      splitLine: { show: false },
+    },
     yAxis: { type: "category", data: rows, inverse: true, axisTick: { show: false } },
     series: [{ type: "custom", renderItem: draw, encode: { x: [1, 2], y: 0 }, data, clip: true }],
   };

@@ -68,7 +68,9 @@ function smallTable(caption, columns, rows, { limit = 2000 } = {}) {
         column.text(row),
       ),
     );
-  const head = columns.map((c) => h("th", { scope: "col", class: c.number ? "number" : null }, c.label));
+  const head = columns.map((c) =>
+    h("th", { scope: "col", class: c.number ? "number" : null }, c.label),
+  );
   return h(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
@@ -77,10 +79,18 @@ function smallTable(caption, columns, rows, { limit = 2000 } = {}) {
       {},
       h("caption", {}, caption),
       h("thead", {}, h("tr", {}, head)),
-      h("tbody", {}, rows.slice(0, limit).map((row) => h("tr", {}, cells(row)))),
+      h(
+        "tbody",
+        {},
+        rows.slice(0, limit).map((row) => h("tr", {}, cells(row))),
+      ),
     ),
     rows.length > limit &&
-      h("p", { class: "quiet" }, `The first ${limit} of ${rows.length} rows; the raw data has all.`),
+      h(
+        "p",
+        { class: "quiet" },
+        `The first ${limit} of ${rows.length} rows; the raw data has all.`,
+      ),
   );
 }
 

@@ -12,7 +12,11 @@ function header() {
   const time = Number.isNaN(when.getTime()) ? report.created : when.toLocaleString();
   append(document.getElementById("header"), [
     h("h1", {}, `${report.name} (${report.kind})`),
-    h("p", { class: "quiet" }, `On ${report.target.system}, ${time}. Every number is computed by a model of the machine, except those marked as measured.`),
+    h(
+      "p",
+      { class: "quiet" },
+      `On ${report.target.system}, ${time}. Every number is computed by a model of the machine, except those marked as measured.`,
+    ),
   ]);
 }
 
@@ -57,7 +61,10 @@ function printed() {
 
 main.replaceChildren();
 header();
-append(document.getElementById("views"), views.map((view) => h("a", { href: `#${view.id}` }, view.title)));
+append(
+  document.getElementById("views"),
+  views.map((view) => h("a", { href: `#${view.id}` }, view.title)),
+);
 window.addEventListener("hashchange", showView);
 window.addEventListener("beforeprint", printAll);
 window.addEventListener("afterprint", printed);

@@ -45,7 +45,8 @@ function allReduceSeconds(c, bytes, replicas, ipus, messages) {
   if (replicas <= 1) return 0;
   const inside = Math.max(1, Math.min(replicas, Math.floor(c.ipus_per_link_domain / ipus)));
   const domains = Math.ceil(replicas / inside);
-  let seconds = ((2 * (inside - 1)) / inside) * (bytes / (c.link_bytes_per_second * c.link_efficiency));
+  let seconds =
+    ((2 * (inside - 1)) / inside) * (bytes / (c.link_bytes_per_second * c.link_efficiency));
   seconds += messages * Math.log2(Math.max(2, replicas)) * c.collective_latency_seconds;
   if (domains > 1) {
     const share = (bytes / inside) * c.ipus_per_machine;
@@ -61,7 +62,8 @@ function onceSeconds(units, ipus, chosen, c) {
   const bytes = sum(trained, (one) => one.bytes);
   const shards = chosen.sharded_optimizer_state ? chosen.replicas : 1;
   const cost = chosen.optimizer_cost;
-  const cycles = (elements / shards) * cost.cycles_per_weight + trained.length * cost.cycles_per_tensor;
+  const cycles =
+    (elements / shards) * cost.cycles_per_weight + trained.length * cost.cycles_per_tensor;
   let update = cycles / c.clock_hz;
   if (chosen.optimizer_state_off_chip) {
     update += (2 * elements * cost.bytes_per_weight) / shards / c.streaming_bytes_per_second;
@@ -82,10 +84,20 @@ function stageSeconds(stages, index, chosen, c) {
   const host = chosen.overlapped_io ? 0 : inputs / c.streaming_bytes_per_second;
   let copies = index ? copied(stages[index - 1].at(-1).border) : 0;
   if (!chosen.training) {
-    return { forward, backward: 0, recompute: 0, copies, host, update: 0, all_reduce: 0, micro_batch: forward + copies + host };
+    return {
+      forward,
+      backward: 0,
+      recompute: 0,
+      copies,
+      host,
+      update: 0,
+      all_reduce: 0,
+      micro_batch: forward + copies + host,
+    };
   }
   let backward = sum(units, (unit) => unit.backward_cycles) / c.clock_hz;
-  if (chosen.gradient_accumulation > 1) backward += sum(units, (unit) => unit.accumulate_cycles) / c.clock_hz;
+  if (chosen.gradient_accumulation > 1)
+    backward += sum(units, (unit) => unit.accumulate_cycles) / c.clock_hz;
   const recompute = keeps(chosen, last) ? 0 : forward;
   copies += last ? 0 : copied(units.at(-1).border);
   const [update, all_reduce] = onceSeconds(units, stages.length, chosen, c);
@@ -97,7 +109,10 @@ function timeOf(stages, chosen, c) {
   const times = stages.map((_, index) => stageSeconds(stages, index, chosen, c));
   const sharing = Math.max(1, Math.min(chosen.replicas, c.ipus_per_machine));
   const inputs = sum(stages.flat(), (unit) => unit.inputs);
-  const rate = Math.min(c.host_bytes_per_second_per_ipu, c.host_bytes_per_second_per_machine / sharing);
+  const rate = Math.min(
+    c.host_bytes_per_second_per_ipu,
+    c.host_bytes_per_second_per_machine / sharing,
+  );
   const slowest = Math.max(inputs / rate, ...times.map((time) => time.micro_batch));
   const filling = stages.length - 1;
   const cycles = chosen.gradient_accumulation + (chosen.training ? 2 * filling : filling);
@@ -111,7 +126,8 @@ function stashOf(stages, index, chosen) {
   const units = stages[index];
   const last = stages.length - 1;
   const waiting = 2 * (last - index) + 1;
-  const arriving = (index ? stages[index - 1].at(-1).border : 0) + sum(units, (unit) => unit.inputs);
+  const arriving =
+    (index ? stages[index - 1].at(-1).border : 0) + sum(units, (unit) => unit.inputs);
   if (keeps(chosen, index === last)) return waiting * (arriving + sum(units, (unit) => unit.saved));
   if (chosen.recompute === "stage") return waiting * arriving;
   const ends = units.slice(0, -1).filter((unit, place) => unit.group !== units[place + 1].group);
@@ -123,7 +139,8 @@ function liveOf(units, chosen, last) {
   const none = kind === "none" || (kind === "stage" && last);
   const key = (unit) => (kind === "layer" ? unit.group : "stage");
   const groups = new Map();
-  for (const unit of units) groups.set(key(unit), (groups.get(key(unit)) || 0) + (none ? 0 : unit.saved));
+  for (const unit of units)
+    groups.set(key(unit), (groups.get(key(unit)) || 0) + (none ? 0 : unit.saved));
   let best = [0, 0];
   for (const unit of units) {
     const others = Math.max(0, groups.get(key(unit)) - unit.saved);
@@ -148,7 +165,10 @@ function stageMemory(stages, index, chosen, c) {
   const accumulating = chosen.gradient_accumulation > 1;
   const width = chosen.accumulator_bytes;
   const sums = sum(trained, (one) => (width ? one.elements * width : one.bytes));
-  const largest = most(trained.filter((one) => !one.lookup), (one) => one.bytes);
+  const largest = most(
+    trained.filter((one) => !one.lookup),
+    (one) => one.bytes,
+  );
   const [activations, temporary] = liveOf(units, chosen, index === stages.length - 1);
   const parts = {
     weights: sum(weights, (one) => one.bytes),
@@ -161,9 +181,14 @@ function stageMemory(stages, index, chosen, c) {
     temporary,
   };
   const data = sum(Object.values(parts), (bytes) => bytes);
-  const fixed = c.code_bytes_per_tile + c.exchange_code_bytes_per_tile + c.vertex_state_bytes_per_tile;
+  const fixed =
+    c.code_bytes_per_tile + c.exchange_code_bytes_per_tile + c.vertex_state_bytes_per_tile;
   const fullest = (data / c.tiles) * c.tile_imbalance + fixed;
-  return { ...parts, total: data + fixed * c.tiles, fullest_tile: fullest / c.memory_bytes_per_tile };
+  return {
+    ...parts,
+    total: data + fixed * c.tiles,
+    fullest_tile: fullest / c.memory_bytes_per_tile,
+  };
 }
 
 function predicted(report, changes) {

@@ -17,12 +17,20 @@ function hugeTable({ label, columns, rows, select, sorted }) {
   const table = h(
     "table",
     { class: "huge", "aria-label": label },
-    h("colgroup", {}, columns.map((c) => h("col", { style: `width:${c.width}px` }))),
+    h(
+      "colgroup",
+      {},
+      columns.map((c) => h("col", { style: `width:${c.width}px` })),
+    ),
     h("thead", {}, h("tr", {}, heads)),
     body,
   );
   table.style.width = `${columns.reduce((sum, column) => sum + column.width, 0)}px`;
-  const box = h("div", { class: "viewport", tabindex: 0, role: "region", "aria-label": label }, table);
+  const box = h(
+    "div",
+    { class: "viewport", tabindex: 0, role: "region", "aria-label": label },
+    table,
+  );
   box.addEventListener("scroll", () => requestAnimationFrame(paint), { passive: true });
   box.addEventListener("keydown", onKey);
   new ResizeObserver(() => requestAnimationFrame(paint)).observe(box);
@@ -71,7 +79,11 @@ function hugeTable({ label, columns, rows, select, sorted }) {
     const chosen = place === state.active;
     return h(
       "tr",
-      { "aria-rowindex": place + 2, class: chosen ? "active" : null, onclick: () => activate(place) },
+      {
+        "aria-rowindex": place + 2,
+        class: chosen ? "active" : null,
+        onclick: () => activate(place),
+      },
       cells,
     );
   }
@@ -119,5 +131,9 @@ function hugeTable({ label, columns, rows, select, sorted }) {
 
 function headOf(column, sort) {
   const button = h("button", { type: "button", onclick: sort }, column.label);
-  return h("th", { scope: "col", "aria-sort": "none", class: column.number ? "number" : null }, button);
+  return h(
+    "th",
+    { scope: "col", "aria-sort": "none", class: column.number ? "number" : null },
+    button,
+  );
 }

@@ -3,14 +3,23 @@
 function livenessChart(report, found, pick) {
   const opOf = (place) => report.ops[found.ops[place]];
   const flat = found.ops.map(() => found.always_live);
-  const area = (name, data) => ({ name, type: "line", stack: "alive", showSymbol: false, lineStyle: { width: 1 }, areaStyle: { opacity: 0.6 }, data });
+  const area = (name, data) => ({
+    name,
+    type: "line",
+    stack: "alive",
+    showSymbol: false,
+    lineStyle: { width: 1 },
+    areaStyle: { opacity: 0.6 },
+    data,
+  });
   return chart({
     title: `Memory alive at each op of IPU ${found.ipu}`,
     label: `Most is alive at op ${peakOf(found)}; the slider below the chart chooses an op`,
     height: 360,
     click: (instance, event) => {
       const at = [event.offsetX, event.offsetY];
-      if (instance.containPixel("grid", at)) pick(Math.round(instance.convertFromPixel("grid", at)[0]));
+      if (instance.containPixel("grid", at))
+        pick(Math.round(instance.convertFromPixel("grid", at)[0]));
     },
     option: () => ({
       legend: {},
@@ -19,13 +28,29 @@ function livenessChart(report, found, pick) {
         trigger: "axis",
         formatter: (points) => {
           const op = opOf(points[0].dataIndex);
-          return tip(`${op.op} (${op.phase})`, op.module, op.source, ...points.map((p) => `${p.seriesName}: ${show.bytes(p.value)}`));
+          return tip(
+            `${op.op} (${op.phase})`,
+            op.module,
+            op.source,
+            ...points.map((p) => `${p.seriesName}: ${show.bytes(p.value)}`),
+          );
         },
       },
       dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20 }],
-      xAxis: { type: "category", data: found.ops.map((_, place) => place), boundaryGap: false, name: "op", nameLocation: "middle", nameGap: 24 },
+      xAxis: {
+        type: "category",
+        data: found.ops.map((_, place) => place),
+        boundaryGap: false,
+        name: "op",
+        nameLocation: "middle",
+        nameGap: 24,
+      },
       yAxis: { type: "value", axisLabel: { formatter: show.bytes } },
-      series: [area("always live", flat), area("values", found.bytes), area("temporary", found.temporary)],
+      series: [
+        area("always live", flat),
+        area("values", found.bytes),
+        area("temporary", found.temporary),
+      ],
     }),
     columns: [
       { label: "Op", text: (place) => `${place}: ${opOf(place).op}` },
@@ -50,7 +75,12 @@ function aliveAt(report, found, place) {
   return (found.lifetimes || [])
     .filter(([, first, last]) => first <= place && place <= last)
     .sort((a, b) => b[3] - a[3])
-    .map(([id, first, last, bytes]) => ({ bytes, first, last, ...(named.get(id) || { name: `tensor ${id}`, shape: [], dtype: "", module: "", source: "" }) }));
+    .map(([id, first, last, bytes]) => ({
+      bytes,
+      first,
+      last,
+      ...(named.get(id) || { name: `tensor ${id}`, shape: [], dtype: "", module: "", source: "" }),
+    }));
 }
 
 function aliveDetail(report, found, place) {
@@ -59,16 +89,31 @@ function aliveDetail(report, found, place) {
     "div",
     { class: "detail", "aria-live": "polite" },
     h("h2", {}, `Op ${place}: ${op.op} (${op.phase})`),
-    h("p", {}, [op.module, op.source].filter(Boolean).join(", "), " ", h("a", { href: `#ops/${op.id}` }, "Show it in the op table")),
-    h("p", {}, `${show.bytes(found.bytes[place])} of values and ${show.bytes(found.temporary[place])} of temporary memory, beside ${show.bytes(found.always_live)} that are always live.`),
-    smallTable("Values alive at this op, the largest first", [
-      { label: "Tensor", text: (t) => t.name },
-      { label: "Size", number: true, text: (t) => show.bytes(t.bytes) },
-      { label: "Shape", text: (t) => `${t.dtype}[${t.shape.join(", ")}]` },
-      { label: "Alive from op to op", text: (t) => `${t.first} to ${t.last}` },
-      { label: "Made by module", text: (t) => t.module },
-      { label: "Source line", text: (t) => t.source },
-    ], aliveAt(report, found, place), { limit: 50 }),
+    h(
+      "p",
+      {},
+      [op.module, op.source].filter(Boolean).join(", "),
+      " ",
+      h("a", { href: `#ops/${op.id}` }, "Show it in the op table"),
+    ),
+    h(
+      "p",
+      {},
+      `${show.bytes(found.bytes[place])} of values and ${show.bytes(found.temporary[place])} of temporary memory, beside ${show.bytes(found.always_live)} that are always live.`,
+    ),
+    smallTable(
+      "Values alive at this op, the largest first",
+      [
+        { label: "Tensor", text: (t) => t.name },
+        { label: "Size", number: true, text: (t) => show.bytes(t.bytes) },
+        { label: "Shape", text: (t) => `${t.dtype}[${t.shape.join(", ")}]` },
+        { label: "Alive from op to op", text: (t) => `${t.first} to ${t.last}` },
+        { label: "Made by module", text: (t) => t.module },
+        { label: "Source line", text: (t) => t.source },
+      ],
+      aliveAt(report, found, place),
+      { limit: 50 },
+    ),
   );
 }
 
@@ -81,18 +126,37 @@ views.push({
       const found = report.liveness[Number(ipu)];
       if (!found.ops.length) return refill(box, h("p", {}, "No op runs on this IPU."));
       const detail = h("div", {});
-      const slider = h("input", { type: "range", min: 0, max: found.ops.length - 1, value: 0, oninput: () => pick(slider.valueAsNumber) });
+      const slider = h("input", {
+        type: "range",
+        min: 0,
+        max: found.ops.length - 1,
+        value: 0,
+        oninput: () => pick(slider.valueAsNumber),
+      });
       const pick = (place) => {
         const inside = Math.max(0, Math.min(found.ops.length - 1, place));
         slider.value = String(inside);
         fill(detail, aliveDetail(report, found, inside));
       };
-      const peak = h("button", { type: "button", onclick: () => pick(peakOf(found)) }, "Go to the peak");
-      refill(box, livenessChart(report, found, pick), h("div", { class: "controls" }, h("label", { class: "field wide" }, "Op", slider), peak), detail);
+      const peak = h(
+        "button",
+        { type: "button", onclick: () => pick(peakOf(found)) },
+        "Go to the peak",
+      );
+      refill(
+        box,
+        livenessChart(report, found, pick),
+        h("div", { class: "controls" }, h("label", { class: "field wide" }, "Op", slider), peak),
+        detail,
+      );
       return pick(peakOf(found));
     };
     append(section, [
-      h("p", {}, "Click into the chart, or move the slider, to see which tensors are alive at an op and which lines made them."),
+      h(
+        "p",
+        {},
+        "Click into the chart, or move the slider, to see which tensors are alive at an op and which lines made them.",
+      ),
       h("div", { class: "controls" }, choice("IPU", ipuChoices(report), "0", open)),
       box,
     ]);

@@ -2,15 +2,35 @@
 
 function opColumns(report) {
   const total = sum(report.ops, (op) => op.cycles) || 1;
-  const number = (key, label, width, text) => ({ key, label, width, number: true, value: (op) => op[key], text: (op) => text(op[key]) });
-  const words = (key, label, width) => ({ key, label, width, value: (op) => op[key], text: (op) => String(op[key]) });
+  const number = (key, label, width, text) => ({
+    key,
+    label,
+    width,
+    number: true,
+    value: (op) => op[key],
+    text: (op) => text(op[key]),
+  });
+  const words = (key, label, width) => ({
+    key,
+    label,
+    width,
+    value: (op) => op[key],
+    text: (op) => String(op[key]),
+  });
   return [
     number("id", "#", 70, String),
     words("op", "Op", 190),
     words("phase", "Phase", 90),
     number("ipu", "IPU", 60, String),
     number("cycles", "Cycles", 110, show.count),
-    { key: "share", label: "Share", width: 80, number: true, value: (op) => op.cycles, text: (op) => show.percent(op.cycles / total) },
+    {
+      key: "share",
+      label: "Share",
+      width: 80,
+      number: true,
+      value: (op) => op.cycles,
+      text: (op) => show.percent(op.cycles / total),
+    },
     words("module", "Module", 240),
     words("source", "Source line", 260),
     number("compute", "Compute", 100, show.count),
@@ -20,7 +40,13 @@ function opColumns(report) {
     number("utilisation", "Of peak", 90, show.percent),
     number("temporary_bytes_per_tile", "Temp/tile", 100, show.bytes),
     words("grid", "Grid", 130),
-    { key: "outputs", label: "Outputs", width: 220, value: (op) => op.outputs.join(" "), text: (op) => op.outputs.join(" ") },
+    {
+      key: "outputs",
+      label: "Outputs",
+      width: 220,
+      value: (op) => op.outputs.join(" "),
+      text: (op) => op.outputs.join(" "),
+    },
   ];
 }
 
@@ -30,13 +56,20 @@ function opDetail(op) {
     ["outputs", op.outputs.join(", ")],
     ["module", op.module],
     ["source", op.source],
-    ["cycles", `(${show.count(op.compute)} compute + ${show.count(op.exchange)} exchange + ${show.count(op.sync)} sync) × ${op.factor} = ${show.count(op.cycles)}, in ${op.steps} steps`],
+    [
+      "cycles",
+      `(${show.count(op.compute)} compute + ${show.count(op.exchange)} exchange + ${show.count(op.sync)} sync) × ${op.factor} = ${show.count(op.cycles)}, in ${op.steps} steps`,
+    ],
     ["grid (groups × rows × inner × columns)", op.grid],
     ["note", op.note],
   ].filter(([, text]) => text);
   return [
     h("h2", {}, `${op.op}, op ${op.id}, ${op.phase} on IPU ${op.ipu}`),
-    h("dl", { class: "facts" }, rows.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text)))),
+    h(
+      "dl",
+      { class: "facts" },
+      rows.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))),
+    ),
   ];
 }
 
@@ -52,22 +85,31 @@ function opSums(rows, key, total) {
     groups.set(name, group);
   }
   const found = [...groups.values()].sort((a, b) => b.cycles - a.cycles);
-  return smallTable(`Ops by ${key}, the dearest first`, [
-    { label: key, text: (group) => group.name },
-    { label: "Cycles", number: true, text: (group) => show.count(group.cycles) },
-    { label: "Share", number: true, text: (group) => show.percent(group.cycles / total) },
-    { label: "Work", number: true, text: (group) => show.flops(group.flops) },
-    { label: "Ops", number: true, text: (group) => show.count(group.ops) },
-  ], found, { limit: 50 });
+  return smallTable(
+    `Ops by ${key}, the dearest first`,
+    [
+      { label: key, text: (group) => group.name },
+      { label: "Cycles", number: true, text: (group) => show.count(group.cycles) },
+      { label: "Share", number: true, text: (group) => show.percent(group.cycles / total) },
+      { label: "Work", number: true, text: (group) => show.flops(group.flops) },
+      { label: "Ops", number: true, text: (group) => show.count(group.ops) },
+    ],
+    found,
+    { limit: 50 },
+  );
 }
 
 function opFilters(report, changed) {
   const wanted = { text: "", phase: "", ipu: "", kind: "" };
-  const values = (key) => [...new Set(report.ops.map((op) => String(op[key])))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-  const pick = (label, key) => choice(label, [["", "all"], ...values(key).map((v) => [v, v])], "", (value) => {
-    wanted[key] = value;
-    changed();
-  });
+  const values = (key) =>
+    [...new Set(report.ops.map((op) => String(op[key])))].sort((a, b) =>
+      a.localeCompare(b, "en", { numeric: true }),
+    );
+  const pick = (label, key) =>
+    choice(label, [["", "all"], ...values(key).map((v) => [v, v])], "", (value) => {
+      wanted[key] = value;
+      changed();
+    });
   const search = h("input", {
     type: "search",
     placeholder: "op, module or source line",
@@ -96,7 +138,11 @@ views.push({
   title: "Ops",
   render(section, report) {
     const total = sum(report.ops, (op) => op.cycles) || 1;
-    const detail = h("div", { class: "detail", "aria-live": "polite" }, h("p", {}, "Choose a row to see the op."));
+    const detail = h(
+      "div",
+      { class: "detail", "aria-live": "polite" },
+      h("p", {}, "Choose a row to see the op."),
+    );
     const counted = h("p", { role: "status" });
     const table = hugeTable({
       label: "Ops; arrow keys walk through the rows",
@@ -110,7 +156,10 @@ views.push({
     const retell = (changes) => {
       Object.assign(chosen, changes);
       const { rows, key } = chosen;
-      fill(counted, `${show.count(rows.length)} of ${show.count(report.ops.length)} ops, ${show.percent(sum(rows, (op) => op.cycles) / total)} of the cycles`);
+      fill(
+        counted,
+        `${show.count(rows.length)} of ${show.count(report.ops.length)} ops, ${show.percent(sum(rows, (op) => op.cycles) / total)} of the cycles`,
+      );
       fill(sums, key && opSums(rows, key, total));
     };
     const filters = opFilters(report, () => {
@@ -119,7 +168,9 @@ views.push({
       retell({ rows });
     });
     const keys = ["op", "kind", "phase", "ipu", "module", "source"].map((key) => [key, key]);
-    filters.element.append(choice("Sum by", [["", "nothing"], ...keys], "", (key) => retell({ key })));
+    filters.element.append(
+      choice("Sum by", [["", "nothing"], ...keys], "", (key) => retell({ key })),
+    );
     retell({});
     append(section, [filters.element, counted, sums, table.element, detail]);
     return {

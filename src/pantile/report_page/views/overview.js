@@ -19,7 +19,8 @@ function verdictBox(report) {
   const kind = { fits: "fits", borderline: "borderline" }[verdict] || "not";
   const words = {
     fits: "Every tile has room to spare.",
-    borderline: "The fullest tile has less than a tenth of its memory free: the model may be off by more.",
+    borderline:
+      "The fullest tile has less than a tenth of its memory free: the model may be off by more.",
     not: "The fullest tile has more than its memory.",
   }[kind];
   return h(
@@ -34,8 +35,14 @@ function factsOf(report) {
   const { summary, target, configuration: chosen } = report;
   const facts = [
     ["Throughput", `${show.number(summary.samples_per_second)} samples/s`],
-    ["By the errors on published results", `${show.number(summary.samples_per_second_low)} to ${show.number(summary.samples_per_second_high)}`],
-    [chosen.training ? "One weight update" : "One device iteration", show.seconds(summary.seconds_per_update)],
+    [
+      "By the errors on published results",
+      `${show.number(summary.samples_per_second_low)} to ${show.number(summary.samples_per_second_high)}`,
+    ],
+    [
+      chosen.training ? "One weight update" : "One device iteration",
+      show.seconds(summary.seconds_per_update),
+    ],
     ["Pipeline bubble", show.percent(summary.bubble)],
     ["Balance of the IPUs", show.percent(summary.balance)],
     ["Use of the peak", show.percent(summary.utilisation)],
@@ -46,20 +53,34 @@ function factsOf(report) {
     ["Recomputation", chosen.recompute],
     ["Optimizer", chosen.optimizer],
   ];
-  return h("dl", { class: "facts" }, facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+  return h(
+    "dl",
+    { class: "facts" },
+    facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))),
+  );
 }
 
 function memoryBars(title, stages, capacity) {
   const used = PARTS.filter(([key]) => stages.some((stage) => stage.memory[key]));
   return chart({
     title,
-    label: `${title}. ${stages.map((s) => `IPU ${s.ipu}: ${show.percent(s.memory.fullest_tile)} full`).slice(0, 8).join(", ")}`,
+    label: `${title}. ${stages
+      .map((s) => `IPU ${s.ipu}: ${show.percent(s.memory.fullest_tile)} full`)
+      .slice(0, 8)
+      .join(", ")}`,
     height: 130 + 28 * stages.length,
     option: (palette) => ({
       legend: {},
       grid: { left: 8, right: 32, top: 52, bottom: 32, containLabel: true },
-      tooltip: { trigger: "item", formatter: (p) => tip(`${p.seriesName}, ${p.name}`, show.bytes(p.value)) },
-      xAxis: { type: "value", axisLabel: { formatter: show.bytes, showMaxLabel: false }, max: (range) => Math.max(range.max, capacity * 1.02) },
+      tooltip: {
+        trigger: "item",
+        formatter: (p) => tip(`${p.seriesName}, ${p.name}`, show.bytes(p.value)),
+      },
+      xAxis: {
+        type: "value",
+        axisLabel: { formatter: show.bytes, showMaxLabel: false },
+        max: (range) => Math.max(range.max, capacity * 1.02),
+      },
       yAxis: { type: "category", data: stages.map((stage) => `IPU ${stage.ipu}`), inverse: true },
       series: used.map(([key, name], index) => ({
         name,
@@ -72,7 +93,11 @@ function memoryBars(title, stages, capacity) {
     }),
     columns: [
       { label: "IPU", text: (s) => s.ipu },
-      ...used.map(([key, name]) => ({ label: name, number: true, text: (s) => show.bytes(s.memory[key] || 0) })),
+      ...used.map(([key, name]) => ({
+        label: name,
+        number: true,
+        text: (s) => show.bytes(s.memory[key] || 0),
+      })),
       { label: "total", number: true, text: (s) => show.bytes(s.memory.total) },
       { label: "fullest tile", number: true, text: (s) => show.percent(s.memory.fullest_tile) },
     ],
@@ -91,30 +116,41 @@ function capacityLine(capacity, palette, position) {
 }
 
 function changesTable(report) {
-  if (!report.changes.length) return h("p", { class: "quiet" }, "No change that is tried frees memory.");
-  return smallTable("Changes, those that suffice first, then by what they free on the fullest IPU", [
-    { label: "Change", text: (c) => c.what },
-    { label: "Frees", number: true, text: (c) => show.bytes(c.freed_bytes) },
-    { label: "Then the fullest tile is", number: true, text: (c) => show.percent(c.fraction) },
-    { label: "Time", number: true, text: (c) => `× ${show.number(c.slowdown)}` },
-    { label: "Enough", text: (c) => (c.enough ? "yes" : "no") },
-    { label: "How", text: (c) => h("code", {}, c.how) },
-  ], report.changes);
+  if (!report.changes.length)
+    return h("p", { class: "quiet" }, "No change that is tried frees memory.");
+  return smallTable(
+    "Changes, those that suffice first, then by what they free on the fullest IPU",
+    [
+      { label: "Change", text: (c) => c.what },
+      { label: "Frees", number: true, text: (c) => show.bytes(c.freed_bytes) },
+      { label: "Then the fullest tile is", number: true, text: (c) => show.percent(c.fraction) },
+      { label: "Time", number: true, text: (c) => `× ${show.number(c.slowdown)}` },
+      { label: "Enough", text: (c) => (c.enough ? "yes" : "no") },
+      { label: "How", text: (c) => h("code", {}, c.how) },
+    ],
+    report.changes,
+  );
 }
 
 function assumptionsOf(report) {
-  const factors = Object.entries(report.calibration.factors).map(([name, value]) => `${name} ${value}`);
+  const factors = Object.entries(report.calibration.factors).map(
+    ([name, value]) => `${name} ${value}`,
+  );
   return h(
     "details",
     {},
     h("summary", {}, "What the model assumes"),
     h("p", {}, `Calibration factors, in every cycle count: ${factors.join(", ")}.`),
-    smallTable("Constants of the machine", [
-      { label: "Constant", text: (c) => c.name },
-      { label: "Value", number: true, text: (c) => show.number(c.value) },
-      { label: "", text: (c) => (c.assumed ? "assumed" : "") },
-      { label: "Source", text: (c) => c.source },
-    ], report.target.constants),
+    smallTable(
+      "Constants of the machine",
+      [
+        { label: "Constant", text: (c) => c.name },
+        { label: "Value", number: true, text: (c) => show.number(c.value) },
+        { label: "", text: (c) => (c.assumed ? "assumed" : "") },
+        { label: "Source", text: (c) => c.source },
+      ],
+      report.target.constants,
+    ),
   );
 }
 
@@ -122,7 +158,9 @@ views.push({
   id: "overview",
   title: "Overview",
   render(section, report) {
-    const largest = report.stages.flatMap((stage) => stage.largest.slice(0, 5).map((text) => [stage.ipu, text]));
+    const largest = report.stages.flatMap((stage) =>
+      stage.largest.slice(0, 5).map((text) => [stage.ipu, text]),
+    );
     append(section, [
       verdictBox(report),
       factsOf(report),
@@ -130,11 +168,23 @@ views.push({
       h("h2", {}, "What would free memory"),
       changesTable(report),
       h("h2", {}, "What takes most of it"),
-      smallTable("The largest holders on each IPU, with their source lines", [
-        { label: "IPU", text: (row) => row[0] },
-        { label: "What", text: (row) => row[1] },
-      ], largest, { limit: 100 }),
-      report.summary.hints.length > 0 && [h("h2", {}, "Hints"), h("ul", {}, report.summary.hints.map((hint) => h("li", {}, hint)))],
+      smallTable(
+        "The largest holders on each IPU, with their source lines",
+        [
+          { label: "IPU", text: (row) => row[0] },
+          { label: "What", text: (row) => row[1] },
+        ],
+        largest,
+        { limit: 100 },
+      ),
+      report.summary.hints.length > 0 && [
+        h("h2", {}, "Hints"),
+        h(
+          "ul",
+          {},
+          report.summary.hints.map((hint) => h("li", {}, hint)),
+        ),
+      ],
       assumptionsOf(report),
     ]);
   },

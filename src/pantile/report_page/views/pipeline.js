@@ -1,7 +1,13 @@
 // Who works when: the time of each IPU, and the micro-batches with the bubbles between them.
 
 const MOST_MICRO_BATCHES = 64;
-const STEPS = [["forward", "forward"], ["recompute", "recompute"], ["backward", "backward"], ["copies", "copies"], ["host", "host"]];
+const STEPS = [
+  ["forward", "forward"],
+  ["recompute", "recompute"],
+  ["backward", "backward"],
+  ["copies", "copies"],
+  ["host", "host"],
+];
 
 function stageBars(report) {
   const used = STEPS.filter(([key]) => report.stages.some((stage) => stage.seconds[key]));
@@ -14,12 +20,26 @@ function stageBars(report) {
       grid: { left: 8, right: 24, top: 40, bottom: 32, containLabel: true },
       tooltip: { formatter: (p) => tip(`${p.seriesName}, ${p.name}`, show.seconds(p.value)) },
       xAxis: { type: "value", axisLabel: { formatter: show.seconds } },
-      yAxis: { type: "category", data: report.stages.map((stage) => `IPU ${stage.ipu}`), inverse: true },
-      series: used.map(([key, name]) => ({ name, type: "bar", stack: "time", barMaxWidth: 22, data: report.stages.map((stage) => stage.seconds[key]) })),
+      yAxis: {
+        type: "category",
+        data: report.stages.map((stage) => `IPU ${stage.ipu}`),
+        inverse: true,
+      },
+      series: used.map(([key, name]) => ({
+        name,
+        type: "bar",
+        stack: "time",
+        barMaxWidth: 22,
+        data: report.stages.map((stage) => stage.seconds[key]),
+      })),
     }),
     columns: [
       { label: "IPU", text: (s) => s.ipu },
-      ...used.map(([key, name]) => ({ label: name, number: true, text: (s) => show.seconds(s.seconds[key]) })),
+      ...used.map(([key, name]) => ({
+        label: name,
+        number: true,
+        text: (s) => show.seconds(s.seconds[key]),
+      })),
       { label: "micro-batch", number: true, text: (s) => show.seconds(s.seconds.micro_batch) },
       { label: "update, once", number: true, text: (s) => show.seconds(s.seconds.update) },
       { label: "all-reduce, once", number: true, text: (s) => show.seconds(s.seconds.all_reduce) },
@@ -41,11 +61,23 @@ function pipelineSpans(report) {
       spans.push({ row, kind: "forward", batch, start, end: start + seconds.forward });
       if (!chosen.training) continue;
       const back = (batch + 2 * last - row) * cycle + seconds.forward;
-      spans.push({ row, kind: "backward", batch, start: back, end: back + seconds.recompute + seconds.backward });
+      spans.push({
+        row,
+        kind: "backward",
+        batch,
+        start: back,
+        end: back + seconds.recompute + seconds.backward,
+      });
     }
     if (count === chosen.gradient_accumulation && chosen.training) {
       const end = (count + 2 * last) * cycle;
-      spans.push({ row, kind: "update", batch: 0, start: end, end: end + seconds.update + seconds.all_reduce });
+      spans.push({
+        row,
+        kind: "update",
+        batch: 0,
+        start: end,
+        end: end + seconds.update + seconds.all_reduce,
+      });
     }
   });
   return spans;
@@ -61,7 +93,14 @@ function pipelineChart(report) {
     option: (palette) =>
       spansOption(
         report.stages.map((stage) => `IPU ${stage.ipu}`),
-        spans.map((span) => ({ ...span, colour: colour(span.kind, palette), name: span.kind === "update" ? "all-reduce and update" : `${span.kind}, micro-batch ${span.batch}` })),
+        spans.map((span) => ({
+          ...span,
+          colour: colour(span.kind, palette),
+          name:
+            span.kind === "update"
+              ? "all-reduce and update"
+              : `${span.kind}, micro-batch ${span.batch}`,
+        })),
         palette,
         { unit: "time of one update", idle: true },
       ),
@@ -81,10 +120,19 @@ views.push({
   render(section, report) {
     const { gradient_accumulation: count } = report.configuration;
     append(section, [
-      h("p", {}, `The pipeline fills and empties in ${show.percent(report.summary.bubble)} of its cycles. A longer accumulation makes that part smaller; a better split makes the IPUs' times equal.`),
+      h(
+        "p",
+        {},
+        `The pipeline fills and empties in ${show.percent(report.summary.bubble)} of its cycles. A longer accumulation makes that part smaller; a better split makes the IPUs' times equal.`,
+      ),
       stageBars(report),
       pipelineChart(report),
-      count > MOST_MICRO_BATCHES && h("p", { class: "quiet" }, `The first ${MOST_MICRO_BATCHES} of ${count} micro-batches are drawn.`),
+      count > MOST_MICRO_BATCHES &&
+        h(
+          "p",
+          { class: "quiet" },
+          `The first ${MOST_MICRO_BATCHES} of ${count} micro-batches are drawn.`,
+        ),
     ]);
   },
 });

@@ -5,9 +5,21 @@ function bandSeries(rows, palette) {
   const renderItem = (_, api) => {
     const ends = (key) => rows.map((row, place) => api.coord([place, row[key]]));
     const points = [...ends("high"), ...ends("low").reverse()];
-    return { type: "polygon", shape: { points }, style: { fill: palette.cycle[0], opacity: 0.25 }, silent: true };
+    return {
+      type: "polygon",
+      shape: { points },
+      style: { fill: palette.cycle[0], opacity: 0.25 },
+      silent: true,
+    };
   };
-  return { name: "band", type: "custom", renderItem, data: [[0, rows[0].low]], silent: true, tooltip: { show: false } };
+  return {
+    name: "band",
+    type: "custom",
+    renderItem,
+    data: [[0, rows[0].low]],
+    silent: true,
+    tooltip: { show: false },
+  };
 }
 
 function scalingChart(report) {
@@ -15,7 +27,9 @@ function scalingChart(report) {
   const line = (name, data, more) => ({ name, type: "line", data, symbolSize: 7, ...more });
   return chart({
     title: "Throughput with more replicas, the batch growing with them",
-    label: rows.map((row) => `${row.ipus} IPUs: ${show.number(row.samples_per_second)} samples/s`).join(", "),
+    label: rows
+      .map((row) => `${row.ipus} IPUs: ${show.number(row.samples_per_second)} samples/s`)
+      .join(", "),
     height: 380,
     option: (palette) => ({
       legend: { data: ["predicted", "proportional"] },
@@ -24,15 +38,35 @@ function scalingChart(report) {
         trigger: "axis",
         formatter: (points) => {
           const row = rows[points.at(-1).dataIndex];
-          return tip(`${row.replicas} replicas, ${row.ipus} IPUs`, `${show.number(row.samples_per_second)} samples/s`, `${show.number(row.low)} to ${show.number(row.high)}`, `all-reduce ${show.seconds(row.all_reduce_seconds)}`);
+          return tip(
+            `${row.replicas} replicas, ${row.ipus} IPUs`,
+            `${show.number(row.samples_per_second)} samples/s`,
+            `${show.number(row.low)} to ${show.number(row.high)}`,
+            `all-reduce ${show.seconds(row.all_reduce_seconds)}`,
+          );
         },
       },
-      xAxis: { type: "category", data: rows.map((row) => row.ipus), name: "IPUs", nameLocation: "middle", nameGap: 28, boundaryGap: false },
+      xAxis: {
+        type: "category",
+        data: rows.map((row) => row.ipus),
+        name: "IPUs",
+        nameLocation: "middle",
+        nameGap: 28,
+        boundaryGap: false,
+      },
       yAxis: { type: "log", name: "samples/s", axisLabel: { formatter: show.number } },
       series: [
         bandSeries(rows, palette),
-        line("predicted", rows.map((row) => row.samples_per_second), { color: palette.cycle[0] }),
-        line("proportional", rows.map((row) => rows[0].samples_per_second * row.replicas / rows[0].replicas), { color: palette.quiet, symbol: "none", lineStyle: { type: "dashed" } }),
+        line(
+          "predicted",
+          rows.map((row) => row.samples_per_second),
+          { color: palette.cycle[0] },
+        ),
+        line(
+          "proportional",
+          rows.map((row) => (rows[0].samples_per_second * row.replicas) / rows[0].replicas),
+          { color: palette.quiet, symbol: "none", lineStyle: { type: "dashed" } },
+        ),
       ],
     }),
     columns: [
@@ -57,7 +91,11 @@ views.push({
       return;
     }
     append(section, [
-      h("p", {}, "The band is what the largest errors on published results leave room for. Those results are the vendor's best configurations: an untuned script can be twice as slow on a device."),
+      h(
+        "p",
+        {},
+        "The band is what the largest errors on published results leave room for. Those results are the vendor's best configurations: an untuned script can be twice as slow on a device.",
+      ),
       scalingChart(report),
     ]);
   },

@@ -9,18 +9,33 @@ function tileLine(report, stage) {
     label: `${stage.tiles.length} tiles, at most ${show.bytes(most(stage.tiles, (b) => b))} of ${show.bytes(capacity)}`,
     option: (palette) => ({
       grid: { left: 8, right: 64, top: 16, bottom: 64, containLabel: true },
-      tooltip: { trigger: "axis", formatter: ([p]) => tip(`tile ${p.dataIndex}`, show.bytes(p.value)) },
+      tooltip: {
+        trigger: "axis",
+        formatter: ([p]) => tip(`tile ${p.dataIndex}`, show.bytes(p.value)),
+      },
       dataZoom: [{ type: "inside" }, { type: "slider", bottom: 8, height: 20 }],
-      xAxis: { type: "category", data: stage.tiles.map((_, tile) => tile), name: "tile", nameLocation: "middle", nameGap: 24 },
-      yAxis: { type: "value", axisLabel: { formatter: show.bytes, showMaxLabel: false }, max: (range) => Math.max(range.max, capacity * 1.02) },
-      series: [{
-        type: "line",
-        step: "middle",
-        showSymbol: false,
-        areaStyle: { opacity: 0.3 },
-        data: stage.tiles,
-        markLine: { ...capacityLine(capacity, palette, "end"), data: [{ yAxis: capacity }] },
-      }],
+      xAxis: {
+        type: "category",
+        data: stage.tiles.map((_, tile) => tile),
+        name: "tile",
+        nameLocation: "middle",
+        nameGap: 24,
+      },
+      yAxis: {
+        type: "value",
+        axisLabel: { formatter: show.bytes, showMaxLabel: false },
+        max: (range) => Math.max(range.max, capacity * 1.02),
+      },
+      series: [
+        {
+          type: "line",
+          step: "middle",
+          showSymbol: false,
+          areaStyle: { opacity: 0.3 },
+          data: stage.tiles,
+          markLine: { ...capacityLine(capacity, palette, "end"), data: [{ yAxis: capacity }] },
+        },
+      ],
     }),
     columns: [
       { label: "Tile", text: (row) => row[0] },
@@ -43,7 +58,14 @@ function tileMap(report, stage, scale) {
     height: 420,
     option: (palette) => ({
       grid: { left: 8, right: 8, top: 8, bottom: 64, containLabel: true },
-      tooltip: { formatter: (p) => tip(`tile ${p.value[0] * MAP_ROWS + p.value[1]}`, show.bytes(p.value[2]), `${show.percent(p.value[2] / capacity)} full`) },
+      tooltip: {
+        formatter: (p) =>
+          tip(
+            `tile ${p.value[0] * MAP_ROWS + p.value[1]}`,
+            show.bytes(p.value[2]),
+            `${show.percent(p.value[2] / capacity)} full`,
+          ),
+      },
       xAxis: { type: "category", data: names(columns), splitLine: { show: false } },
       yAxis: { type: "category", data: names(MAP_ROWS), inverse: true, splitLine: { show: false } },
       visualMap: {
@@ -57,10 +79,16 @@ function tileMap(report, stage, scale) {
         textStyle: { color: palette.text },
         inRange: { color: [palette.low, palette.cycle[0], palette.high] },
       },
-      series: [{
-        type: "heatmap",
-        data: stage.tiles.map((bytes, tile) => [Math.floor(tile / MAP_ROWS), tile % MAP_ROWS, bytes]),
-      }],
+      series: [
+        {
+          type: "heatmap",
+          data: stage.tiles.map((bytes, tile) => [
+            Math.floor(tile / MAP_ROWS),
+            tile % MAP_ROWS,
+            bytes,
+          ]),
+        },
+      ],
     }),
   });
 }
@@ -74,11 +102,26 @@ views.push({
     const open = (changes) => {
       Object.assign(chosen, changes);
       const stage = report.stages[Number(chosen.ipu)];
-      refill(box, h("div", { class: "columns" }, tileLine(report, stage), tileMap(report, stage, chosen.scale)));
+      refill(
+        box,
+        h(
+          "div",
+          { class: "columns" },
+          tileLine(report, stage),
+          tileMap(report, stage, chosen.scale),
+        ),
+      );
     };
-    const scales = [["full", "empty to full"], ["range", "emptiest to fullest tile"]];
+    const scales = [
+      ["full", "empty to full"],
+      ["range", "emptiest to fullest tile"],
+    ];
     append(section, [
-      h("p", {}, "Weights and accumulators are laid over the tiles one after the other, in shares of at least 128 bytes; everything else is spread evenly. The verdict uses the measured imbalance of real programs instead."),
+      h(
+        "p",
+        {},
+        "Weights and accumulators are laid over the tiles one after the other, in shares of at least 128 bytes; everything else is spread evenly. The verdict uses the measured imbalance of real programs instead.",
+      ),
       h(
         "div",
         { class: "controls" },

@@ -8,10 +8,19 @@ function opSpans(report, ipu) {
   for (const op of report.ops) {
     if (op.ipu !== ipu || !op.cycles) continue;
     const lines = [op.module, op.source, `${show.count(op.cycles)} cycles`];
-    spans.push({ row: 0, start: now, end: now + op.cycles / clock, kind: op.phase, name: op.op, lines, op: op.id });
+    spans.push({
+      row: 0,
+      start: now,
+      end: now + op.cycles / clock,
+      kind: op.phase,
+      name: op.op,
+      lines,
+      op: op.id,
+    });
     for (const kind of ["sync", "exchange", "compute"]) {
       const end = now + (op[kind] * op.factor) / clock;
-      if (op[kind]) spans.push({ row: 1, start: now, end, kind, name: `${kind} of ${op.op}`, lines });
+      if (op[kind])
+        spans.push({ row: 1, start: now, end, kind, name: `${kind} of ${op.op}`, lines });
       now = end;
     }
   }
@@ -24,13 +33,16 @@ function timelineChart(report, ipu) {
   const spans = opSpans(report, ipu);
   return chart({
     title: `Ops of one micro-batch on IPU ${ipu} (modelled): forward blue, backward orange; below, compute grey, exchange pink, sync red`,
-    label: "First row: forward, backward, update. Second row: compute, exchange and sync of each op",
+    label:
+      "First row: forward, backward, update. Second row: compute, exchange and sync of each op",
     height: 210,
     click: (instance, event) => {
       const at = [event.offsetX, event.offsetY];
       if (!instance.containPixel("grid", at)) return;
       const [time, row] = instance.convertFromPixel("grid", at);
-      const hit = Math.round(row) === 0 && spans.find((span) => span.row === 0 && span.start <= time && time <= span.end);
+      const hit =
+        Math.round(row) === 0 &&
+        spans.find((span) => span.row === 0 && span.start <= time && time <= span.end);
       if (hit) location.hash = `#ops/${hit.op}`;
     },
     option: (palette) =>
@@ -51,11 +63,22 @@ function timelineChart(report, ipu) {
 }
 
 function hostChart(report) {
-  const spans = report.host.spans.map((span) => ({ row: 0, start: span.start, end: span.start + span.seconds, name: span.name }));
+  const spans = report.host.spans.map((span) => ({
+    row: 0,
+    start: span.start,
+    end: span.start + span.seconds,
+    name: span.name,
+  }));
   return chart({
     title: `The host (measured here: ${report.host.machine}, ${report.host.processors} processors)`,
     height: 150,
-    option: (palette) => spansOption(["host"], spans.map((span) => ({ ...span, colour: palette.cycle[3] })), palette, { unit: "time" }),
+    option: (palette) =>
+      spansOption(
+        ["host"],
+        spans.map((span) => ({ ...span, colour: palette.cycle[3] })),
+        palette,
+        { unit: "time" },
+      ),
     columns: [
       { label: "What", text: (span) => span.name },
       { label: "Took", number: true, text: (span) => show.seconds(span.end - span.start) },
@@ -67,19 +90,34 @@ function hostChart(report) {
 // The Chrome trace event format, as pantile/machine/trace.py writes it; times are microseconds.
 function traceOf(report) {
   const events = [];
-  const meta = (kind, pid, tid, name) => events.push({ ph: "M", name: kind, pid, tid, args: { name } });
-  const span = (pid, tid, one, args) => events.push({ ph: "X", name: one.name, pid, tid, ts: one.start * 1e6, dur: (one.end - one.start) * 1e6, args });
+  const meta = (kind, pid, tid, name) =>
+    events.push({ ph: "M", name: kind, pid, tid, args: { name } });
+  const span = (pid, tid, one, args) =>
+    events.push({
+      ph: "X",
+      name: one.name,
+      pid,
+      tid,
+      ts: one.start * 1e6,
+      dur: (one.end - one.start) * 1e6,
+      args,
+    });
   const numbers = usedIpus(report);
   const pipeline = pipelineSpans(report);
   report.stages.forEach((stage, row) => {
     meta("process_name", row, 0, `IPU ${row} (modelled)`);
-    ["ops of one micro-batch", "phases", "pipeline"].forEach((name, tid) => meta("thread_name", row, tid, name));
-    for (const one of opSpans(report, numbers[row])) span(row, one.row, one, { module: one.lines[0], source: one.lines[1] });
-    for (const one of pipeline) if (one.row === row) span(row, 2, { ...one, name: `${one.kind} ${one.batch}` }, {});
+    ["ops of one micro-batch", "phases", "pipeline"].forEach((name, tid) =>
+      meta("thread_name", row, tid, name),
+    );
+    for (const one of opSpans(report, numbers[row]))
+      span(row, one.row, one, { module: one.lines[0], source: one.lines[1] });
+    for (const one of pipeline)
+      if (one.row === row) span(row, 2, { ...one, name: `${one.kind} ${one.batch}` }, {});
   });
   const host = report.stages.length;
   meta("process_name", host, 0, "host (measured)");
-  for (const one of report.host.spans || []) span(host, 0, { ...one, end: one.start + one.seconds }, {});
+  for (const one of report.host.spans || [])
+    span(host, 0, { ...one, end: one.start + one.seconds }, {});
   return { traceEvents: events, displayTimeUnit: "ns" };
 }
 
@@ -95,10 +133,23 @@ views.push({
     const box = h("div", {});
     const open = (ipu) => refill(box, timelineChart(report, Number(ipu)));
     const numbers = usedIpus(report).map((ipu) => [String(ipu), `IPU ${ipu}`]);
-    const save = h("button", { type: "button", onclick: () => download("trace.json", JSON.stringify(traceOf(report))) }, "Save the trace");
+    const save = h(
+      "button",
+      { type: "button", onclick: () => download("trace.json", JSON.stringify(traceOf(report))) },
+      "Save the trace",
+    );
     append(section, [
-      h("p", {}, "Zoom with the wheel or the handles below the chart; click an op to see it in the table. The trace file opens in Perfetto (ui.perfetto.dev) and in chrome://tracing."),
-      h("div", { class: "controls" }, numbers.length > 1 && choice("IPU", numbers, numbers[0][0], open), save),
+      h(
+        "p",
+        {},
+        "Zoom with the wheel or the handles below the chart; click an op to see it in the table. The trace file opens in Perfetto (ui.perfetto.dev) and in chrome://tracing.",
+      ),
+      h(
+        "div",
+        { class: "controls" },
+        numbers.length > 1 && choice("IPU", numbers, numbers[0][0], open),
+        save,
+      ),
       box,
       report.host.spans && report.host.spans.length > 0 && hostChart(report),
     ]);
