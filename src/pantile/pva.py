@@ -81,7 +81,7 @@ class Report:
 
 def openReport(path: str | Path, debug: str | Path | None = None) -> Report:
     """Open a report; `debug` is accepted and not needed."""
-    file = _file(Path(path))
+    file = report_file(Path(path))
     with open(file, "rb") as opened:
         start = opened.read(len(_SQLITE))
     if start == _SQLITE:
@@ -100,7 +100,8 @@ def openReport(path: str | Path, debug: str | Path | None = None) -> Report:
         ) from None
 
 
-def _file(path: Path) -> Path:
+def report_file(path: Path) -> Path:
+    """The file that a folder's report is in, or the file itself."""
     candidates = [path] if path.is_file() else []
     if path.is_dir():
         names = ("report.json", "training/report.json", "inference/report.json", "profile.pop")

@@ -1,14 +1,25 @@
-"""`pantile report`: what a report says, and the files it consists of."""
+"""`pantile report`: what a report says, in the terminal and as a page for a browser.
+
+    pantile report profiles                    a summary; writes and opens training/report.html
+    pantile report profiles --against other    … and comparison.html, which has both
+
+The page is opened where there is somebody to look at it: a terminal on a machine with a display.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+import webbrowser
 from pathlib import Path
 from typing import Any
 
 from pantile.errors import Error
-from pantile.pva import openReport
+from pantile.pva import openReport, report_file
+from pantile.report_page import page
+from pantile.store.atomic_file import write_atomically
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,20 +28,39 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("path", type=Path, help="the folder, or a file of it")
     parser.add_argument("--against", type=Path, metavar="PATH", help="compare with another report")
     parser.add_argument("--ops", type=int, default=10, metavar="N", help="the dearest ops")
-    parser.add_argument("--json", action="store_true", help="the whole document")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page to this file")
+    parser.add_argument(
+        "--open",
+        action=argparse.BooleanOptionalAction,
+        help="open the page in a browser (default: in a terminal with a display)",
+    )
+    parser.add_argument("--json", action="store_true", help="the whole document, and no page")
     parser.set_defaults(run=run)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report, write its page, open it."""
     data = _data(parsed.path)
     if parsed.json:
         print(json.dumps(data))
         return 0
     print(summary_text(data, ops=parsed.ops))
-    if parsed.against is not None:
-        print(comparison_text(data, _data(parsed.against)))
+    other = None if parsed.against is None else _data(parsed.against)
+    if other is not None:
+        print(comparison_text(data, other))
+    name = "report.html" if other is None else "comparison.html"
+    file = parsed.page or report_file(parsed.path).with_name(name)
+    write_atomically(file, [page(data, against=other).encode()])
+    print(f"\nThe page: {file}")
+    if parsed.open or (parsed.open is None and _somebody_looks()):
+        webbrowser.open(file.resolve().as_uri())
     return 0
+
+
+def _somebody_looks() -> bool:
+    """Whether a browser would show up, and not a text browser in place of this terminal."""
+    display = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return sys.stdout.isatty() and display
 
 
 def _data(path: Path) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _trials(
         fewer = replace(now, micro_batch=now.micro_batch // 2, accumulation=now.accumulation * 2)
         how = f"micro-batch {fewer.micro_batch}, gradient accumulation {fewer.accumulation}"
         ratio = fewer.micro_batch / now.micro_batch
-        shrunk = [[_with_batch(unit, ratio) for unit in stage] for stage in stages]
+        shrunk = [[with_batch(unit, ratio) for unit in stage] for stage in stages]
         yield "halve the micro-batch", how, shrunk, fewer
     longest = max(range(len(stages)), key=lambda i: sum(u.saved_bytes for u in stages[i]))
     if len(stages[longest]) > 1:
@@ -97,7 +97,7 @@ def _trials(
         yield "one more IPU", how, [*parts, *stages[longest + 1 :]], now
 
 
-def _with_batch(unit: Unit, ratio: float) -> Unit:
+def with_batch(unit: Unit, ratio: float) -> Unit:
     """A unit with a smaller micro-batch; half the rows take more than half the time."""
     effort = 0.15 + 0.85 * ratio
     return replace(

@@ -19,7 +19,7 @@ from pantile.machine.memory import tile_map, weights_of
 from pantile.machine.records import OpRecord
 from pantile.machine.targets import assumptions, pod
 from pantile.machine.timing import time_of
-from pantile.machine.units import liveness, regenerable
+from pantile.machine.units import Unit, lifetimes, liveness, regenerable
 
 VERSION = 1
 _LARGEST_TENSORS = 2000
@@ -80,6 +80,13 @@ def _configuration(estimate: Estimate) -> dict[str, Any]:
         "ipus_per_replica": len(estimate.stages),
         "recompute": chosen.recompute,
         "optimizer": chosen.optimizer.name,
+        "optimizer_cost": {
+            "bytes_per_weight": chosen.optimizer.bytes_per_weight,
+            "cycles_per_weight": chosen.optimizer.cycles(chosen.system.chip, 1, 0),
+            "cycles_per_tensor": chosen.optimizer.cycles(chosen.system.chip, 0, 1),
+        },
+        "accumulator_bytes": chosen.accumulator_bytes,
+        "overlapped_io": chosen.overlapped_io,
         "sharded_optimizer_state": chosen.sharded_state,
         "optimizer_state_off_chip": chosen.state_off_chip,
         "available_memory_proportion": list(estimate.settings.proportions),
@@ -128,20 +135,26 @@ def _stage(estimate: Estimate, index: int) -> dict[str, Any]:
         },
         "largest": largest_holders(memory, units),
         "tiles": [int(b) for b in tile_map(sizes, chip.tiles, even=int(even))],
-        "units": [
-            {
-                "name": unit.name,
-                "source": unit.source,
-                "forward_cycles": unit.forward,
-                "backward_cycles": unit.backward,
-                "weights": sum(p.bytes for p in unit.parameters),
-                "saved": unit.saved_bytes,
-                "border": unit.border_bytes,
-                "peak": unit.peak_bytes,
-                "temporary": unit.temporary_bytes,
-            }
-            for unit in units
-        ],
+        "units": [_unit(unit) for unit in units],
+    }
+
+
+def _unit(unit: Unit) -> dict[str, Any]:
+    return {
+        "name": unit.name,
+        "group": unit.group,
+        "source": unit.source,
+        "forward_cycles": unit.forward,
+        "backward_cycles": unit.backward,
+        "accumulate_cycles": unit.accumulate,
+        "weights": sum(p.bytes for p in unit.parameters),
+        "buffers": unit.buffer_bytes,
+        "inputs": unit.input_bytes,
+        "saved": unit.saved_bytes,
+        "border": unit.border_bytes,
+        "peak": unit.peak_bytes,
+        "temporary": unit.temporary_bytes,
+        "parameters": [asdict(parameter) for parameter in unit.parameters],
     }
 
 
@@ -164,6 +177,10 @@ def _liveness(estimate: Estimate) -> list[dict[str, Any]]:
                 "ops": [op for op, _ in steps],
                 "bytes": [alive for _, alive in steps],
                 "temporary": temporary,
+                "lifetimes": [
+                    [root, first, last, estimate.record.tensors[root].bytes]
+                    for root, (first, last) in lifetimes(estimate.record, ops, free).items()
+                ],
             }
         )
     return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from pantile.machine.cost import CostSettings, OpCost, program_costs
 from pantile.machine.records import OpRecord, ProgramRecord
@@ -181,7 +182,7 @@ class _Grouping:
         chip = self._settings.chip
         alive, temporary = self._peak(ops)
         pace = PACES["accumulate"]
-        accumulate = sum(
+        summing = sum(
             vector_cycles(chip, pace, p.elements, 2 if p.bytes == 2 * p.elements else 4)
             + chip.step_cycles
             for p in parameters
@@ -193,7 +194,7 @@ class _Grouping:
             first.stage,
             cycles["forward"],
             cycles["backward"],
-            accumulate * self._settings.calibration.general,
+            summing * self._settings.calibration.general,
             parameters,
             buffers,
             arguments,
@@ -254,28 +255,28 @@ _DRAWS = frozenset({"bernoulli", "rand", "rand_like", "randn", "randn_like", "un
 _KEEPS = frozenset({"div", "mul", "_to_copy", "lt", "gt", "ge", "le"})
 
 
+def lifetimes(
+    record: ProgramRecord, ops: Sequence[OpRecord], free: frozenset[int] = frozenset()
+) -> dict[int, tuple[int, int]]:
+    """For each value with memory of its own, the first and the last of these ops that needs it."""
+    found: dict[int, tuple[int, int]] = {}
+    for place, op in enumerate(ops):
+        for tensor in (*op.inputs, *op.outputs):
+            root = record.tensors[tensor].of
+            if root not in free and record.tensors[root].kind == "value":
+                found[root] = (found.get(root, (place, place))[0], place)
+    return found
+
+
 def liveness(
     record: ProgramRecord, ops: Sequence[OpRecord], free: frozenset[int] = frozenset()
 ) -> list[tuple[int, int]]:
-    """After each op, the bytes of values that a later one of these ops reads."""
-    tensors = record.tensors
-    last: dict[int, int] = {}
-    for place, op in enumerate(ops):
-        for tensor in (*op.inputs, *op.outputs):
-            last[tensors[tensor].of] = place
-    dying: dict[int, list[int]] = defaultdict(list)
-    for root, place in last.items():
-        dying[place].append(root)
-    alive, seen, found = 0, set(), []
-    for place, op in enumerate(ops):
-        for tensor in (*op.inputs, *op.outputs):
-            root = tensors[tensor].of
-            if root not in seen and root not in free and tensors[root].kind == "value":
-                seen.add(root)
-                alive += tensors[root].bytes
-        found.append((op.id, alive))
-        alive -= sum(tensors[r].bytes for r in dying[place] if r in seen)
-    return found
+    """At each op, the bytes of values that it or a later one of these ops needs."""
+    change = [0] * (len(ops) + 1)
+    for root, (first, last) in lifetimes(record, ops, free).items():
+        change[first] += record.tensors[root].bytes
+        change[last + 1] -= record.tensors[root].bytes
+    return [(op.id, alive) for op, alive in zip(ops, accumulate(change[:-1]), strict=True)]
 
 
 def _shape_key(record: ProgramRecord, op: OpRecord) -> tuple[object, ...]:

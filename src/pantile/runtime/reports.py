@@ -2,6 +2,7 @@
 
     <dir>/training/report.json      everything a page shows (docs/report-data.md)
     <dir>/training/trace.json       the modelled timeline, for Perfetto
+    <dir>/training/report.html      the page, which needs neither of them nor a network
     <dir>/inference/…
 
 `POPLAR_ENGINE_OPTIONS` comes before `Options.enableProfiling`, as it did with PopTorch.
@@ -68,6 +69,7 @@ def write_report(executor: PoplarExecutor, program: Compiled, directory: Path) -
     # Only who asks for a report pays for the model of the machine.
     from pantile.machine.report import document
     from pantile.machine.trace import trace
+    from pantile.report_page import page
     from pantile.runtime.estimate import estimate_of
     from pantile.store.atomic_file import write_atomically
 
@@ -84,6 +86,7 @@ def write_report(executor: PoplarExecutor, program: Compiled, directory: Path) -
     folder.mkdir(parents=True, exist_ok=True)
     for file, data in (("report.json", report), ("trace.json", trace(estimate, host))):
         write_atomically(folder / file, [json.dumps(data).encode()])
+    write_atomically(folder / "report.html", [page(report).encode()])
     logger.info("The report is in %s: open it with `pantile report %s`.", folder, directory)
     return folder
 

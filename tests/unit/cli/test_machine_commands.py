@@ -107,6 +107,33 @@ def test_report_shows_verdict_ops_and_a_comparison(tmp_path, capsys):
     assert "fits: fullest tile" in shown
     assert "addmm forward" in shown
     assert "1.000" in shown
+    assert (tmp_path / "inference" / "comparison.html").is_file()
+
+
+@pytest.mark.parametrize(("flags", "opened"), [(["--open"], 1), (["--no-open"], 0), ([], 0)])
+def test_report_opens_a_browser_only_for_somebody(tmp_path, capsys, monkeypatch, flags, opened):
+    options = poptorch.Options().engine("reference").showCompilationProgressBar(False)
+    options.enableProfiling(str(tmp_path))
+    poptorch.inferenceModel(nn.Linear(64, 32), options)(torch.zeros(16, 64))
+    asked = []
+    monkeypatch.setattr("webbrowser.open", asked.append)
+    monkeypatch.setenv("DISPLAY", ":0")  # but no terminal
+
+    assert main(["report", str(tmp_path), *flags]) == 0
+
+    assert asked == [(tmp_path / "inference" / "report.html").as_uri()] * opened
+
+
+def test_report_writes_the_page_where_it_is_told(tmp_path, capsys):
+    options = poptorch.Options().engine("reference").showCompilationProgressBar(False)
+    options.enableProfiling(str(tmp_path))
+    poptorch.inferenceModel(nn.Linear(64, 32), options)(torch.zeros(16, 64))
+    file = tmp_path / "elsewhere.html"
+
+    assert main(["report", str(tmp_path), "--page", str(file)]) == 0
+
+    assert f"The page: {file}" in capsys.readouterr().out
+    assert file.read_text() == (tmp_path / "inference" / "report.html").read_text()
 
 
 def test_report_of_nothing_is_an_error(tmp_path, capsys):

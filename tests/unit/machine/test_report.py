@@ -33,7 +33,8 @@ def test_training_and_inference_have_folders_of_their_own(tmp_path):
     model = nn.Linear(4, 4)
     poptorch.inferenceModel(model, options().enableProfiling(str(tmp_path)))(torch.zeros(2, 4))
 
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["inference", "report.json", "trace.json"]
+    written = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.*"))
+    assert written == [f"inference/{name}" for name in ("report.html", "report.json", "trace.json")]
 
 
 def test_no_report_without_being_asked(tmp_path, monkeypatch):
@@ -83,6 +84,15 @@ def test_the_parts_of_a_report_agree(report):
     )
     assert any(c["assumed"] for c in report["target"]["constants"])
     assert report["calibration"]["factors"]["general"] > 1
+
+
+def test_the_bytes_alive_are_those_of_the_tensors_that_live_then(report):
+    found = report["liveness"][0]
+
+    for place, expected in enumerate(found["bytes"]):
+        alive = [n for _, first, last, n in found["lifetimes"] if first <= place <= last]
+        assert sum(alive) == expected
+    assert max(found["bytes"]) > 0
 
 
 def test_ops_name_their_line_in_the_users_file(report):
