@@ -8,7 +8,7 @@ export PYTHON
 
 help:
 	@echo "make demo      create .venv, install, train a small CNN on MNIST and reload it"
-	@echo "make test      create .venv, install, static checks and all tests"
+	@echo "make test      create .venv, install, static checks and all tests (those of the report need Chromium)"
 	@echo "make bench     create .venv, install the peers, measure beside them (ARGS: see --help)"
 	@echo "make check     static checks only: ruff, mypy, import layers, sizes"
 	@echo "make docs      build the documentation into site/"
@@ -29,6 +29,7 @@ test:
 	@scripts/test $(ARGS)
 	@scripts/install paddle
 	@scripts/test-paddle
+	@scripts/test-browser --if-found
 
 bench:
 	@scripts/install bench

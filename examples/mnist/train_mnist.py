@@ -46,6 +46,7 @@ def train(model: Net, data: TensorDataset, args: argparse.Namespace) -> dict:
     options = poptorch.Options().randomSeed(args.seed).replicationFactor(args.replicas)
     options.deviceIterations(args.device_iterations)
     options.outputMode(poptorch.OutputMode.All)  # return the loss of every update, not the last
+    options.enableProfiling(str(OUT / "report"))  # would it fit an IPU, where would the time go
     loader = poptorch.DataLoader(options, data, batch_size=args.batch_size, shuffle=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.4)
@@ -64,6 +65,7 @@ def train(model: Net, data: TensorDataset, args: argparse.Namespace) -> dict:
             bar.set_postfix_str(f"loss {loss.mean():.3f}, {rate:,.0f} images/s")
         schedule.step()
         executor.setOptimizer(optimizer)  # take over the new learning rate
+    executor.detachFromDevice()  # the report is complete
     rate = round(seen / (time.perf_counter() - start))
     return {"engine": options.engine_name, "compile_seconds": compiled, "images_per_second": rate}
 
@@ -106,6 +108,7 @@ def main() -> None:
     summary["arguments"] = {name: str(value) for name, value in vars(args).items()}
     (OUT / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(f"wrote weights.pt and summary.json to {OUT}")
+    print(f"report: open {OUT / 'report' / 'training' / 'report.html'} in a browser")
 
 
 if __name__ == "__main__":

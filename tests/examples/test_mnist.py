@@ -79,6 +79,7 @@ def test_one_epoch_trains_and_the_saved_weights_predict_the_same(example: Path) 
 
     summary = json.loads((example / "out" / "summary.json").read_text())
     assert summary["test_accuracy"] > 0.9
+    assert "Net (training)" in (example / "out/report/training/report.html").read_text()
     assert reloaded.returncode == 0, reloaded.stdout + reloaded.stderr
 
 

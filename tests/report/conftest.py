@@ -1,6 +1,6 @@
 """A report of a small pipeline, and a Chromium that fails the test on any error or request.
 
-PANTILE_CHROMIUM names the browser; scripts/test-browser finds the one of the distribution.
+CHROMIUM names the browser; scripts/test-browser finds the one of the distribution.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def folder(tmp_path_factory):
     options.Training.gradientAccumulation(16)
     model = Pipeline(layers=8, width=64)
     adam = poptorch.optim.Adam(model.parameters(), lr=0.001)
-    poptorch.trainingModel(model, options, optimizer=adam).compile(torch.zeros(16 * 8, 64))
+    training = poptorch.trainingModel(model, options, optimizer=adam)
+    training(torch.zeros(16 * 8, 64))
+    training.detachFromDevice()
     return path / "training"
 
 
@@ -59,7 +61,7 @@ def browser():
 
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
-            executable_path=os.environ["PANTILE_CHROMIUM"],
+            executable_path=os.environ["CHROMIUM"],
             # Chromium's own sandbox cannot be set up by root in a container.
             args=["--no-sandbox"] if os.geteuid() == 0 else [],
         )

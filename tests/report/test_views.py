@@ -11,6 +11,8 @@ import pytest
 from tests.report.programs import EVIL
 
 pytestmark = pytest.mark.browser
+OPENING = EVIL.partition("</")[0]
+"""What is left of it in the path of a module, where a slash separates names."""
 VIEWS = (
     "overview",
     "tiles",
@@ -42,10 +44,10 @@ def test_every_view_opens_and_is_as_wide_as_the_window(folder, open_page, width,
         drawn(tab, view)
         assert tab.get_attribute(f"#views a[href='#{view}']", "aria-current") == "page"
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
-        if "PANTILE_SCREENSHOTS" in os.environ:
+        if "SCREENSHOTS" in os.environ:
             name = f"{view}-{width}-{'dark' if dark else 'light'}.png"
             tab.screenshot(
-                path=Path(os.environ["PANTILE_SCREENSHOTS"]) / name, full_page=True, timeout=60000
+                path=Path(os.environ["SCREENSHOTS"]) / name, full_page=True, timeout=60000
             )
 
 
@@ -68,15 +70,17 @@ def test_the_overview_says_what_the_report_says(folder, report, open_page):
     assert report["summary"]["verdict"] in tab.inner_text(".verdict")
     tab.click("#view-overview details.alternative summary")
     rows = tab.locator("#view-overview details.alternative tbody tr")
-    assert rows.count() == len(report["stages"])
+    from playwright.sync_api import expect
+
+    expect(rows).to_have_count(len(report["stages"]))
 
 
 def test_a_module_called_script_is_shown_and_not_run(folder, open_page):
     tab = open_page(folder / "report.html", view="ops")
 
-    tab.fill("#view-ops input[type=search]", EVIL)
+    tab.fill("#view-ops input[type=search]", OPENING)
 
-    assert EVIL in tab.inner_text("#view-ops .viewport")
+    assert OPENING in tab.inner_text("#view-ops .viewport")
     assert tab.locator("script").count() == 4
 
 
@@ -234,3 +238,18 @@ def test_all_views_are_printed(folder, open_page):
 
     assert document.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", document)) >= len(VIEWS) - 1
+
+
+def test_the_host_is_shown_with_what_was_measured_here(folder, report, open_page):
+    from playwright.sync_api import expect
+
+    tab = open_page(folder / "report.html", view="timeline")
+    drawn(tab, "timeline")
+
+    tab.locator("#view-timeline details.alternative summary").last.click()
+    rows = tab.locator("#view-timeline details.alternative").last.locator("tbody tr")
+
+    expect(rows).to_have_count(len(report["host"]["spans"]))
+    texts = rows.all_inner_texts()
+    assert sum(text.startswith("micro-batches") for text in texts) == 16 * 3
+    assert sum(text.startswith("calls") for text in texts) == 1

@@ -51,10 +51,11 @@ def largest_holders(memory: StageMemory, units: Sequence[Unit], count: int = 5) 
     rows = [(unit.saved_bytes, f"activations of {unit.name}", unit.source) for unit in units]
     rows += [(p.bytes, f"weight {p.name}", unit.source) for unit in units for p in unit.parameters]
     rows.sort(key=lambda row: -row[0])
-    return [
-        f"{name}: {size / 1e6:.1f} MB ({source or 'no line'})"
-        for size, name, source in rows[:count]
-    ]
+    return [f"{name}: {_size(size)} ({source or 'no line'})" for size, name, source in rows[:count]]
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 Trial = tuple[str, str, Sequence[Sequence[Unit]], Configuration]

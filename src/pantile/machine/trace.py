@@ -92,5 +92,9 @@ def _host(estimate: Estimate, host: Mapping[str, Any]) -> Iterator[dict[str, Any
     spans = host.get("spans", [])
     if spans:
         yield _meta("process_name", process, 0, "host (measured)")
+    lanes = list(dict.fromkeys(span["lane"] for span in spans))
+    for thread, lane in enumerate(lanes):
+        yield _meta("thread_name", process, thread, lane)
     for span in spans:
-        yield _span(span["name"], process, 0, span["start"], span["seconds"])
+        thread = lanes.index(span["lane"])
+        yield _span(span["name"], process, thread, span["start"], span["seconds"])

@@ -85,6 +85,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         self._machine = Machine(self._batching, reader, self._random, self._times, anchors)
         self._groups = ReplicaGroups(self._batching.replicas)
         self._compiler = Compiler(self._model, self._options, anchors, training=training)
+        self._timeline = self._compiler.progress.timeline
         self._control = OptimizerControl(self._options) if training else None
         self._flags: tuple[bool, ...] | None = None
         self._compiled: list[Compiled] = []
@@ -162,7 +163,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
             return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self._lock:
+        with self._lock, self._timeline.call(self._times):
             self._hot = None
             compiled, tensors = self._prepared(args, kwargs)
             if self._synthetic is not None:
@@ -191,7 +192,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         else:
             step.infer(self._native)
         self._weights.after_step()
-        if isinstance(tensors, tuple):  # the arguments of the call as they were given
+        if isinstance(tensors, tuple) and not self._timeline.records_calls:  # arguments as given
             self._hot = self._hot_call(compiled, tensors, step.native_whole)
         for index in compiled.written_arguments:
             if fed[index] is not tensors[index]:
@@ -347,6 +348,8 @@ class PoplarExecutor(Engines, Exports, Introspection):
             self._attached, self._hot = False, None
 
     def _bring_back(self) -> None:
+        if self._timeline.publish is not None:
+            self._timeline.publish()
         if self._control is not None:
             self.copyWeightsToHostIfNeeded()
             self._control.read_state()

@@ -13,6 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from pantile.runtime.host_timeline import HostTimeline
+
 _SHOW_AFTER_SECONDS = 0.5
 _PHASES = {"lowering": 10, "C++ compile": 50, "tune": 85, "link": 95}
 """How much of a native compilation is done when a phase begins."""
@@ -21,7 +23,7 @@ _CAPTURED = 30
 
 
 class CompileProgress:
-    """Shows named phases; remembers how long the latest compilation took."""
+    """Shows named phases; remembers how long each took, and the latest compilation."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
@@ -29,6 +31,8 @@ class CompileProgress:
         #: Called with the percentage done, over capture and native compilation together.
         self.listener: Callable[[int], None] | None = None
         self._stretch = (0, 100)
+        self.timeline = HostTimeline()
+        self._begun: tuple[str, float] | None = None
         self.elapsed: timedelta | None = None
 
     @contextmanager
@@ -48,6 +52,7 @@ class CompileProgress:
             yield
             self._bar.update(100 - self._bar.n)
         finally:
+            self._end_phase()
             self._bar.close()
             self._bar = None
             self.elapsed = before + timedelta(seconds=time.perf_counter() - begin)
@@ -58,9 +63,17 @@ class CompileProgress:
 
     def phase(self, name: str, percent: int) -> None:
         """A phase begins, `percent` of the work being done."""
+        self._end_phase()
+        self._begun = (name, time.perf_counter())
         if self._bar is not None:
             self._bar.set_postfix_str(name, refresh=False)
             self._bar.update(max(0, percent - self._bar.n))
         if self.listener is not None:
             first, last = self._stretch
             self.listener(first + percent * (last - first) // 100)
+
+    def _end_phase(self) -> None:
+        if self._begun is not None:
+            name, begin = self._begun
+            self.timeline.note("compile", name, begin, time.perf_counter())
+            self._begun = None

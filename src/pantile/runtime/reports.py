@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,11 @@ from pantile.logging import logger
 from pantile.options import Options
 
 if TYPE_CHECKING:
+    from pantile.machine.estimate import Estimate
     from pantile.runtime.compiled import Compiled
     from pantile.runtime.executor import PoplarExecutor
+    from pantile.runtime.host_timeline import HostTimeline
+    from pantile.runtime.progress import CompileProgress
 
 _ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
 _HOST_VARIABLE = "PVTI_OPTIONS"
@@ -65,43 +69,83 @@ def _settings(variable: str) -> dict[str, Any]:
 
 
 def write_report(executor: PoplarExecutor, program: Compiled, directory: Path) -> Path:
-    """Write the report of one program; returns the folder it is in."""
+    """Write the report of one program; returns the folder it is in.
+
+    It is written again, with the calls measured until then, when the executor lets go of the device
+    or the process ends.
+    """
     # Only who asks for a report pays for the model of the machine.
-    from pantile.machine.report import document
-    from pantile.machine.trace import trace
-    from pantile.report_page import page
     from pantile.runtime.estimate import estimate_of
-    from pantile.store.atomic_file import write_atomically
 
     estimate = estimate_of(executor, program)
     # A front-end's step that computes gradients and leaves the update to the host trains, too.
     trains = executor._training or any(op.phase == "backward" for op in estimate.record.ops)
     kind = "training" if trains else "inference"
-    folder = directory / kind
-    host = _host(executor)
     options = executor._options
     name = options.model_name if options.exists("model_name") else _class_name(executor)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    report = document(estimate, name=name, kind=kind, created=created, host=host)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, data in (("report.json", report), ("trace.json", trace(estimate, host))):
-        write_atomically(folder / file, [json.dumps(data).encode()])
-    write_atomically(folder / "report.html", [page(report).encode()])
-    logger.info("The report is in %s: open it with `pantile report %s`.", folder, directory)
-    return folder
+    report = _Report(directory / kind, estimate, name, kind, executor._compiler.progress)
+    report.write()
+    if executor._timeline.publish is None:
+        weakref.finalize(executor, _publish, executor._timeline)
+    executor._timeline.publish = report.write_again
+    logger.info("The report is in %s: open it with `pantile report %s`.", report.folder, directory)
+    return report.folder
+
+
+class _Report:
+    """The files of one report, and what is needed to write them again."""
+
+    def __init__(
+        self, folder: Path, estimate: Estimate, name: str, kind: str, progress: CompileProgress
+    ) -> None:
+        from pantile.machine.report import document
+
+        self.folder = folder
+        self._estimate, self._progress = estimate, progress
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        self._data = document(estimate, name=name, kind=kind, created=created, host={})
+        self._written = 0
+
+    def write(self) -> None:
+        from pantile.machine.trace import trace
+        from pantile.report_page import page
+        from pantile.store.atomic_file import write_atomically
+
+        host = _host(self._progress)
+        data = {**self._data, "host": host}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for file, content in (("report.json", data), ("trace.json", trace(self._estimate, host))):
+            write_atomically(self.folder / file, [json.dumps(content).encode()])
+        write_atomically(self.folder / "report.html", [page(data).encode()])
+        self._written = self._age()
+
+    def write_again(self) -> None:
+        """Write it with what was measured since, unless a later program has taken its place."""
+        if self._age() == self._written:
+            self.write()
+
+    def _age(self) -> int:
+        try:
+            return (self.folder / "report.json").stat().st_mtime_ns
+        except OSError:
+            return -1
+
+
+def _publish(timeline: HostTimeline) -> None:
+    if timeline.publish is not None:
+        timeline.publish()
 
 
 def _class_name(executor: PoplarExecutor) -> str:
     return type(executor._user_model).__name__
 
 
-def _host(executor: PoplarExecutor) -> dict[str, Any]:
+def _host(progress: CompileProgress) -> dict[str, Any]:
     """What was measured on this machine."""
-    elapsed = executor._compiler.progress.elapsed
-    seconds = elapsed.total_seconds() if elapsed is not None else 0.0
+    seconds = progress.elapsed.total_seconds() if progress.elapsed is not None else 0.0
     return {
         "machine": platform.machine(),
         "processors": os.cpu_count(),
         "compile_seconds": seconds,
-        "spans": [{"name": "compile", "start": 0.0, "seconds": seconds}],
+        "spans": progress.timeline.spans(),
     }

@@ -62,24 +62,36 @@ function timelineChart(report, ipu) {
   });
 }
 
+// A report of an older release knows one kind of span.
+function laneOf(span) {
+  return span.lane || "host";
+}
+
+function hostLanes(report) {
+  return [...new Set((report.host.spans || []).map(laneOf))];
+}
+
 function hostChart(report) {
+  const lanes = hostLanes(report);
   const spans = report.host.spans.map((span) => ({
-    row: 0,
+    row: lanes.indexOf(laneOf(span)),
     start: span.start,
     end: span.start + span.seconds,
     name: span.name,
+    lane: laneOf(span),
   }));
   return chart({
     title: `The host (measured here: ${report.host.machine}, ${report.host.processors} processors)`,
-    height: 150,
+    height: 110 + 45 * lanes.length,
     option: (palette) =>
       spansOption(
-        ["host"],
-        spans.map((span) => ({ ...span, colour: palette.cycle[3] })),
+        lanes,
+        spans.map((span) => ({ ...span, colour: palette.cycle[(3 + span.row) % 8] })),
         palette,
         { unit: "time" },
       ),
     columns: [
+      { label: "Part", text: (span) => span.lane },
       { label: "What", text: (span) => span.name },
       { label: "Took", number: true, text: (span) => show.seconds(span.end - span.start) },
     ],
@@ -116,8 +128,10 @@ function traceOf(report) {
   });
   const host = report.stages.length;
   meta("process_name", host, 0, "host (measured)");
+  const lanes = hostLanes(report);
+  lanes.forEach((lane, tid) => meta("thread_name", host, tid, lane));
   for (const one of report.host.spans || [])
-    span(host, 0, { ...one, end: one.start + one.seconds }, {});
+    span(host, lanes.indexOf(laneOf(one)), { ...one, end: one.start + one.seconds }, {});
   return { traceEvents: events, displayTimeUnit: "ns" };
 }
 

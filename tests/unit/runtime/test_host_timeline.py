@@ -1,0 +1,94 @@
+"""What a report says was measured: compilation, calls, and the micro-batches inside them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import poptorch
+
+SCRIPT = """
+import sys, torch, poptorch
+options = poptorch.Options().engine("reference").enableProfiling(sys.argv[1])
+model = poptorch.inferenceModel(torch.nn.Linear(4, 2), options)
+for _ in range(3):
+    model(torch.zeros(1, 4))
+"""
+
+
+def spans(folder: Path, lane: str) -> list[dict[str, Any]]:
+    found = json.loads((folder / "report.json").read_text())["host"]["spans"]
+    return [span for span in found if span["lane"] == lane]
+
+
+def profiled(folder: Path, **sizes: int) -> poptorch.Options:
+    options = poptorch.Options().enableProfiling(str(folder)).showCompilationProgressBar(False)
+    return options.deviceIterations(sizes.get("iterations", 1))
+
+
+def test_calls_and_their_micro_batches_are_within_the_time_they_took(tmp_path: Path) -> None:
+    model = poptorch.inferenceModel(nn.Linear(4, 2), profiled(tmp_path, iterations=5))
+    model.compile(torch.zeros(5, 4))
+    begin = time.perf_counter()
+    for _ in range(3):
+        model(torch.zeros(5, 4))
+    elapsed = time.perf_counter() - begin
+    model.detachFromDevice()
+
+    calls = spans(tmp_path / "inference", "calls")
+    parts = spans(tmp_path / "inference", "micro-batches")
+
+    assert [call["name"] for call in calls] == ["call 0", "call 1", "call 2"]
+    assert 0 < sum(call["seconds"] for call in calls) <= elapsed
+    assert len(parts) == 3 * 5 * 3  # calls, device iterations, input and compute and output
+    for part in parts:
+        end = part["start"] + part["seconds"]
+        assert any(
+            call["start"] <= part["start"] and end <= call["start"] + call["seconds"] + 1e-9
+            for call in calls
+        )
+
+
+def test_the_phases_of_compilation_follow_each_other(tmp_path: Path) -> None:
+    poptorch.inferenceModel(nn.Linear(4, 2), profiled(tmp_path)).compile(torch.zeros(1, 4))
+
+    phases = spans(tmp_path / "inference", "compile")
+
+    assert [phase["name"] for phase in phases][:2] == ["capture", "passes"]
+    for one, following in pairwise(phases):
+        assert one["start"] + one["seconds"] <= following["start"] + 1e-9
+
+
+def test_a_script_that_just_ends_leaves_its_calls_in_the_report(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True, timeout=120)
+
+    assert len(spans(tmp_path / "inference", "calls")) == 3
+
+
+def test_the_report_of_a_later_program_is_not_overwritten(tmp_path: Path) -> None:
+    first = poptorch.inferenceModel(nn.Linear(4, 2), profiled(tmp_path))
+    first(torch.zeros(1, 4))
+    second = poptorch.inferenceModel(nn.Conv1d(1, 1, 1), profiled(tmp_path))
+    second(torch.zeros(1, 1, 4))
+    first.detachFromDevice()
+
+    written = json.loads((tmp_path / "inference" / "report.json").read_text())
+
+    assert written["name"] == "Conv1d"
+
+
+def test_only_the_first_calls_are_kept(tmp_path: Path) -> None:
+    model = poptorch.inferenceModel(nn.Linear(2, 2), profiled(tmp_path))
+    for _ in range(520):
+        model(torch.zeros(1, 2))
+    model.detachFromDevice()
+
+    assert len(spans(tmp_path / "inference", "calls")) == 500
