@@ -16,7 +16,7 @@ from benchmarks.machine.pieces import Piece, unit_of
 from pantile.machine.calibration import Calibration
 from pantile.machine.cost import CostSettings
 from pantile.machine.optimizers import OptimizerModel
-from pantile.machine.targets import chip_named, pod
+from pantile.machine.targets import adjusted, chip_named, pod
 from pantile.machine.timing import Configuration, Timing, time_of
 from pantile.machine.units import Unit
 
@@ -159,8 +159,11 @@ _STAND_INS: dict[str, dict[str, Any]] = {
 def _configuration(point: dict[str, Any]) -> Configuration:
     kind = str(point.get("recompute") or "none")
     words = {"none": "none", "stage": "stage", "manual checkpoints": "layer"}
+    system = pod(chip_named(point["ipu_kind"]), point["num_ipus"])
+    if point["framework"] != "PyTorch":  # others lost nothing between hosts
+        system = adjusted(system, {"several_hosts_factor": 1.0})
     return Configuration(
-        pod(chip_named(point["ipu_kind"]), point["num_ipus"]),
+        system,
         point["micro_batch"],
         point.get("grad_accumulation") or 1,
         point.get("replicas") or 1,
@@ -295,9 +298,19 @@ def _efficient(point: dict[str, Any], calibration: Calibration) -> Run:
 
 
 def _whole(point: dict[str, Any], calibration: Calibration, piece: Piece) -> Run:
-    """A network captured as one piece, cut where its stages take equal time."""
+    """A network captured as one piece, cut as published, or where its stages take equal time."""
     run = replace(_run(point, calibration, [[(piece, 1)]]), parts=True)
-    return _Cut(**vars(run), count=point.get("ipus_per_replica") or 1)
+    first = tuple(point.get("first_of_stages", ()))
+    return _Cut(**vars(run), count=point.get("ipus_per_replica") or 1, first=first)
+
+
+def _cut_before(units: Sequence[Unit], first: Sequence[str]) -> list[list[Unit]]:
+    stages: list[list[Unit]] = [[]]
+    for unit in units:
+        if len(stages) <= len(first) and unit.name.endswith(first[len(stages) - 1]):
+            stages.append([])
+        stages[-1].append(unit)
+    return stages
 
 
 @dataclass(frozen=True)
@@ -305,9 +318,13 @@ class _Cut(Run):
     """A run whose one piece is cut into `count` stages at the borders of its blocks."""
 
     count: int = 1
+    #: The units that begin the second stage and those after it, by the end of their names.
+    first: tuple[str, ...] = ()
 
     def units(self) -> list[list[Unit]]:
         units = unit_of(self.stages[0][0][0], self.settings, parts=True)
+        if self.first:
+            return _cut_before(units, self.first)
         share = sum(unit.forward + unit.backward for unit in units) / self.count
         stages: list[list[Unit]] = [[]]
         spent = 0.0

@@ -87,6 +87,8 @@ class System:
     host_bytes_per_second_per_machine: float = 10e9
     streaming_bytes_per_second: float = 12e9
     streaming_bytes_per_ipu: int = 32 * 10**9
+    ipus_per_host: int = 16
+    several_hosts_factor: float = 1.134
 
 
 GC2 = Chip(
@@ -137,6 +139,8 @@ SOURCES: dict[str, Fact] = {
     "host_bytes_per_second_per_machine": Fact("100 GbE at 80 %", assumed=True),
     "streaming_bytes_per_second": Fact("10 to 15 GB/s; PCIe Gen4 x8 is the ceiling", assumed=True),
     "streaming_bytes_per_ipu": Fact("MLPerf v2.0 system files"),
+    "ipus_per_host": Fact("reference pods: one server for sixteen IPUs", assumed=True),
+    "several_hosts_factor": Fact("PyTorch, 16 to 64 IPUs: fitted to BERT-large, packed, phase 1"),
 }
 
 Machine = TypeVar("Machine", Chip, System)

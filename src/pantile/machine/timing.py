@@ -5,7 +5,8 @@ IPU 1     F F F B B B B B B B       one micro-batch forward and one backward in 
 IPU 2       F B F B F B …           as long as the slowest IPU takes; filling and emptying
                                     the pipeline adds 2 (P - 1) cycles
 
-update = cycles * slowest + sum over replicas + optimizer + host input that nothing hides
+update = cycles * slowest + sum over replicas + optimizer + host input that nothing hides,
+         times a factor where several hosts drive it
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def time_of(stages: Sequence[Sequence[Unit]], configuration: Configuration) -> T
     once = max(time.update for time in times) + max(time.all_reduce for time in times)
     sync = configuration.system.chip.global_sync_cycles / configuration.system.chip.clock_hz
     seconds = cycles * (slowest + (sync if fill else 0.0)) + once
+    if configuration.replicas * len(stages) > configuration.system.ipus_per_host:
+        seconds *= configuration.system.several_hosts_factor
     return Timing(tuple(times), cycles, seconds, configuration.samples)
 
 

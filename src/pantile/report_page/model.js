@@ -118,7 +118,8 @@ function timeOf(stages, chosen, c) {
   const cycles = chosen.gradient_accumulation + (chosen.training ? 2 * filling : filling);
   const once = most(times, (time) => time.update) + most(times, (time) => time.all_reduce);
   const sync = filling ? c.global_sync_cycles / c.clock_hz : 0;
-  return { times, cycles, seconds: cycles * (slowest + sync) + once };
+  const hosts = chosen.replicas * stages.length > c.ipus_per_host ? c.several_hosts_factor : 1;
+  return { times, cycles, seconds: (cycles * (slowest + sync) + once) * hosts };
 }
 
 function stashOf(stages, index, chosen) {
