@@ -120,6 +120,7 @@ INLINE void conv_fetch(const float* x) {
 
 // One tile: x points at the column under its first pixel in the first of `rows` source rows.
 // `out` holds the sums of the chunks before, unless there were none (fresh), and gets the new ones.
+// Each chunk has sums of its own: one long chain of additions would lose digits.
 template <class G, int TILE, int IMAGES>
 APART_WHOLE void conv_tile(const float* x, const float* panel, int rows, int count, float* out,
                      bool fresh) {
@@ -127,18 +128,17 @@ APART_WHOLE void conv_tile(const float* x, const float* panel, int rows, int cou
   vec sums[IMAGES][WIDE][G::NV];
   UNROLLED for (int image = 0; image < IMAGES; image++)
     UNROLLED for (int i = 0; i < WIDE; i++)
-      UNROLLED for (int v = 0; v < G::NV; v++) {
-        const float* before = out + ((image * WIDE + i) * G::NV + v) * LANES;
-        sums[image][i][v] = G::CHUNK == G::K || fresh ? vec{} : *(const vec*)before;
-      }
+      UNROLLED for (int v = 0; v < G::NV; v++) sums[image][i][v] = vec{};
   if constexpr (G::AHEAD) conv_fetch<G, WIDE>(x + G::AHEAD);
   ROLLED for (int row = 0; row < rows; row++)
     conv_taps<G, TILE, IMAGES, WIDE>(x + (i64)row * G::XROW, panel + (i64)row * G::WROW, count,
                                      sums);
   UNROLLED for (int image = 0; image < IMAGES; image++)
     UNROLLED for (int i = 0; i < WIDE; i++)
-      UNROLLED for (int v = 0; v < G::NV; v++)
-        *(vec*)(out + ((image * WIDE + i) * G::NV + v) * LANES) = sums[image][i][v];
+      UNROLLED for (int v = 0; v < G::NV; v++) {
+        vec* all = (vec*)(out + ((image * WIDE + i) * G::NV + v) * LANES);
+        *all = G::CHUNK == G::K || fresh ? sums[image][i][v] : *all + sums[image][i][v];
+      }
 }
 
 // Runs the code of a tile known only at run time.

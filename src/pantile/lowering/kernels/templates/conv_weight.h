@@ -83,8 +83,7 @@ APART_WHOLE void conv_sum(const float* x, const float* dy, ConvStrip strip, floa
                           bool fresh) {
   vec kept[MR][NV];
   UNROLLED for (int r = 0; r < MR; r++)
-    UNROLLED for (int v = 0; v < NV; v++)
-      kept[r][v] = fresh ? vec{} : load(sums + (r * NV + v) * LANES);
+    UNROLLED for (int v = 0; v < NV; v++) kept[r][v] = vec{};  // each strip its own: short chains
   ROLLED for (int image = 0; image < strip.images; image++)
     ROLLED for (int row = 0; row < strip.rows; row++) {
       const float* from = x + image * strip.x_image + row * strip.x_row;
@@ -101,7 +100,10 @@ APART_WHOLE void conv_sum(const float* x, const float* dy, ConvStrip strip, floa
       }
     }
   UNROLLED for (int r = 0; r < MR; r++)
-    UNROLLED for (int v = 0; v < NV; v++) store(sums + (r * NV + v) * LANES, kept[r][v]);
+    UNROLLED for (int v = 0; v < NV; v++) {
+      float* all = sums + (r * NV + v) * LANES;
+      store(all, fresh ? kept[r][v] : load(all) + kept[r][v]);
+    }
 }
 
 // Copies `count` outputs of each pixel of a strip of dy to rows of NR, zeros behind them.

@@ -308,6 +308,9 @@ struct Ahead {
   i64 row = 0;
 };
 
+// Additions in a row before the sum is put aside: a longer chain would lose digits.
+constexpr int LONGEST_SUM = 512;
+
 // The sums of MR rows and NV vectors of columns. Few sums would wait for each other: then U
 // successive k have sums of their own. MASKED: only `last` lanes of the last vector exist.
 // `before` holds the sums of earlier k, if there are any. Strides are arguments, so that all
@@ -318,13 +321,6 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const float* B, i64 BK
                        const float* before, float* tile, int last, Ahead ahead) {
   constexpr int U = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
   vec sums[U][MR][NV];
-  UNROLLED for (int u = 0; u < U; u++)
-    UNROLLED for (int i = 0; i < MR; i++)
-      UNROLLED for (int j = 0; j < NV; j++) sums[u][i][j] = vec{};
-  if (before) {
-    UNROLLED for (int i = 0; i < MR; i++)
-      UNROLLED for (int j = 0; j < NV; j++) sums[0][i][j] = load(before + (i * NV + j) * LANES);
-  }
   const i64 row = AM ? AM : a_row;
   i64 at = 0;
   auto step = [&](vec(&into)[MR][NV]) INLINE_CALL {
@@ -338,28 +334,39 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const float* B, i64 BK
     at += AK;
     B += BK;
   };
-  int k = 0;
-  if constexpr (U == 1) {
-    const bool spread_out = ahead.first && K >= 64;
-    ROLLED for (int i = spread_out ? 0 : MR - 1; i < MR; i++) {
-      if (spread_out)
-        UNROLLED for (int j = 0; j < NV; j++)
-          __builtin_prefetch(ahead.first + i * ahead.row + j * LANES, 1);
-      const int end = K * (i + 1) / MR;
-      ROLLED for (; k < end; k++) step(sums[0]);
+  const bool spread_out = U == 1 && ahead.first && K >= 64;
+  const int piece = spread_out ? pieces(K, MR) : LONGEST_SUM;
+  int k = 0, fetched = spread_out ? 0 : MR;
+  do {
+    const int until = smaller(K, k + LONGEST_SUM);
+    UNROLLED for (int u = 0; u < U; u++)
+      UNROLLED for (int i = 0; i < MR; i++)
+        UNROLLED for (int j = 0; j < NV; j++) sums[u][i][j] = vec{};
+    if constexpr (U == 1) {
+      while (k < until) {
+        if (fetched < MR) {
+          UNROLLED for (int j = 0; j < NV; j++)
+            __builtin_prefetch(ahead.first + fetched * ahead.row + j * LANES, 1);
+          fetched++;
+        }
+        const int end = smaller(until, k + piece);
+        ROLLED for (; k < end; k++) step(sums[0]);
+      }
+    } else {
+      ROLLED for (; k + U <= until; k += U) {
+        UNROLLED for (int u = 0; u < U; u++) step(sums[u]);
+      }
+      ROLLED for (; k < until; k++) step(sums[0]);
     }
-  } else {
-    ROLLED for (; k + U <= K; k += U) {
-      UNROLLED for (int u = 0; u < U; u++) step(sums[u]);
-    }
-    ROLLED for (; k < K; k++) step(sums[0]);
-  }
-  UNROLLED for (int i = 0; i < MR; i++)
-    UNROLLED for (int j = 0; j < NV; j++) {
-      vec sum = sums[0][i][j];
-      UNROLLED for (int u = 1; u < U; u++) sum += sums[u][i][j];
-      store(tile + (i * NV + j) * LANES, sum);
-    }
+    UNROLLED for (int i = 0; i < MR; i++)
+      UNROLLED for (int j = 0; j < NV; j++) {
+        vec sum = sums[0][i][j];
+        UNROLLED for (int u = 1; u < U; u++) sum += sums[u][i][j];
+        if (before) sum += load(before + (i * NV + j) * LANES);
+        store(tile + (i * NV + j) * LANES, sum);
+      }
+    before = tile;
+  } while (k < K);
 }
 
 // LANES columns of C (rows of transposed B) times LANES rows, stored row by row of C. The first
