@@ -48,6 +48,14 @@ def setLogLevel(level: str | int) -> None:
     logger.setLevel(_python_level(level))
 
 
+def set_backend_log_level(level: str | int) -> None:
+    """Check a level of the old backend's own log; it has none here, so nothing is filtered by it.
+
+    `POPART_LOG_LEVEL` is accepted for the same reason.
+    """
+    _python_level(level)
+
+
 def _python_level(level: str | int) -> int:
     if isinstance(level, str):
         names = {name: python for name, (_, python) in _LEVELS.items()} | _INTERNAL
@@ -65,6 +73,27 @@ def _python_level(level: str | int) -> int:
             fix="pass one of " + ", ".join(f"{n} ({name})" for name, (n, _) in _LEVELS.items()),
         )
     return numbers[level]
+
+
+class RepeatLimit(logging.Filter):
+    """Leaves out a line that was logged `limit` times in a row already (Options.maxRepeatLogs)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit: int | None = None
+        self._last = ""
+        self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Is this line to be shown?"""
+        line = f"{record.levelname} {record.getMessage()}"
+        self._count = self._count + 1 if line == self._last else 1
+        self._last = line
+        return self.limit is None or self._count <= max(self.limit, 1)
+
+
+repeat_limit = RepeatLimit()
+"""How often a line may follow itself; an executor sets it when it is made."""
 
 
 class _Formatter(logging.Formatter):
@@ -113,6 +142,7 @@ def configure() -> None:
             handler.close()
     handler = _handler(os.environ.get("POPTORCH_LOG_DEST", ""))
     handler.setFormatter(_Formatter())
+    handler.addFilter(repeat_limit)
     logger.addHandler(handler)
     level = os.environ.get("POPTORCH_LOG_LEVEL", "WARN")
     setLogLevel(int(level) if level.isdecimal() else level)

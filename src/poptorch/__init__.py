@@ -6,12 +6,12 @@ import pantile
 from pantile import *  # noqa: F403
 from pantile.ops.module_text import print as print
 from pantile.runtime.torch_ops import install
-from poptorch import _impl, _poplar_executor, _utils, poptorch_core
+from poptorch import _impl, _logging, _poplar_executor, _utils, poptorch_core
 
 __version__ = "3.4.0"
 
 # Not `print`: `from poptorch import *` must leave the builtin alone.
-__all__ = ["_impl", "_poplar_executor", "_utils", "poptorch_core"]
+__all__ = ["_impl", "_logging", "_poplar_executor", "_utils", "poptorch_core"]
 __all__ += pantile.__all__
 
 # Libraries that talk to network cards need it set before they fork; PopTorch sets it on import.

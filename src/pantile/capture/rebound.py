@@ -132,7 +132,8 @@ def settle_state(
             continue
         if strict and not tables[entry.name][1]:
             raise CaptureError(
-                f"{_kind(entry)} {entry.name} is reassigned within the model",
+                f"{_kind(entry)} {entry.name} is reassigned within the model when calling the "
+                "forward method.",
                 fix=f"write to it in place: self.{entry.name}.copy_(...)",
             )
         _check_spec(entry, fake, new)
@@ -170,7 +171,7 @@ def _bound_to(entry: StateTensor, tables: Mapping[str, tuple[Any, bool]]) -> tor
         value = tables.get(name, (None, False))[0]
         if value is None:
             raise CaptureError(
-                f"{_kind(entry)} {name} is removed from the model",
+                f"{_kind(entry)} {name} is removed from the model when calling the forward method.",
                 fix="keep it: the state of a static graph cannot disappear",
             )
         values.append(value)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from pantile.capture.eager_paths import EAGER_PATHS, take_eager_path
 from pantile.capture.mixed_types import MIXING, call_mixed
+from pantile.capture.narrow_types import narrowed
 from pantile.capture.refusals import refuse
 from pantile.logging import logger
 
@@ -61,6 +62,17 @@ _FACTORIES: dict[Any, str] = {
 _MOVES = (torch.Tensor.to, torch.Tensor.type_as)
 
 
+def _is_device(value: Any) -> bool:
+    """Is this the device the program is for, by one of the names scripts give it?"""
+    name = value.type if isinstance(value, torch.device) else value
+    return isinstance(name, str) and name.partition(":")[0] in ("ipu", "xla")
+
+
+def _here(value: Any) -> Any:
+    """While forward is recorded, tensors of the device are those of this process."""
+    return torch.device("cpu") if _is_device(value) else value
+
+
 def _names_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a conversion says where the tensor goes: a device, or another tensor's."""
     places = (torch.device, str, FakeTensor)
@@ -95,9 +107,12 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         args, kwargs = self.exchanged(args, kwargs or {})
+        if any(_is_device(value) for value in (*args[1:], *kwargs.values())):
+            args, kwargs = pytree.tree_map(_here, (args, kwargs))
         if func is torch.Tensor.__repr__ and isinstance(args[0], FakeTensor):
             return _text(args[0])
         if self._strict:
+            func, args, kwargs = narrowed(func, args, kwargs)
             if func is torch.ops.aten.lift_fresh.default:
                 return args[0]  # torch.LongTensor([1]) and the like: they stay on the host
             refuse(func, args, kwargs)

@@ -17,6 +17,7 @@ from pantile.ops.context import current, strict_mode
 from pantile.ops.operands import refuse_in_strict_training, require_int, require_tensor
 
 _START_TYPES = (torch.int16, torch.int32, torch.int64)
+_DEVICE_TYPES = {torch.int64: torch.int32, torch.float64: torch.float32}
 
 
 def dynamic_slice(
@@ -59,11 +60,13 @@ def dynamic_update(
             f"({src.dim()})",
             fix="reshape src, for example with src.unsqueeze(0)",
         )
-    if input.dtype != src.dtype:
+    types = _types(input, src)
+    if types[0] != types[1]:
         raise OperandError(
-            f"{op}: input and src tensor must have same dtype: ({input.dtype} vs {src.dtype})",
+            f"{op}: input and src tensor must have same dtype: ({types[0]} vs {types[1]})",
             fix="cast src with src.to(input.dtype)",
         )
+    src = src.to(input.dtype)
     length = _check_slice(op, input, dim, start=start, size=size)
     expected = list(input.shape)
     expected[dim] = size
@@ -73,6 +76,13 @@ def dynamic_update(
             fix=f"pass a src of shape {expected}",
         )
     return input.index_copy(dim, _positions(start, length, torch.arange(size)), src)
+
+
+def _types(*tensors: torch.Tensor) -> list[torch.dtype]:
+    """The types of tensors; in strict mode, those that a device would give them."""
+    if not strict_mode():
+        return [tensor.dtype for tensor in tensors]
+    return [_DEVICE_TYPES.get(tensor.dtype, tensor.dtype) for tensor in tensors]
 
 
 def _positions(start: torch.Tensor, length: int, offsets: torch.Tensor) -> torch.Tensor:

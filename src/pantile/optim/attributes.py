@@ -25,7 +25,9 @@ from pantile.optim.supported import rule_name
 
 #: Keys of a group that say how torch computes, not what.
 _SWITCHES = frozenset({"foreach", "capturable", "differentiable", "fused"})
-_TORCH_GLOBALS: Mapping[str, Any] = MappingProxyType({"loss_scaling": 1.0, "max_grad_norm": None})
+_TORCH_GLOBALS: Mapping[str, Any] = MappingProxyType(
+    {"loss_scaling": 1.0, "max_grad_norm": math.inf}
+)
 
 #: torch.optim: an attribute is constant while it has this value.
 _CONSTANT_AT: Mapping[str, float] = MappingProxyType(

@@ -166,6 +166,7 @@ class Optimizer(torch.optim.Optimizer):
                 "The loaded optimizer state has no entry for %s: the device keeps its values.",
                 missing,
             )
+        logger.debug("Writing optimiser state tensors from host to IPU memory")
         self._state_source.write(loaded_state, loaded_param)
         self.host_state_is_dirty = False
         self.ipu_state_is_dirty = True
@@ -235,8 +236,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def _refresh(self) -> None:
         if self.ipu_state_is_dirty and self._state_source is not None:
+            logger.debug("Writing optimiser state tensors from IPU to host.")
             self._ipu_state, self._ipu_param = self._state_source.read()
             self.ipu_state_is_dirty = False
+        elif self._ipu_state is not None:
+            logger.debug("Using cached optimiser state dict")
 
     # -- copies -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pantile.enums import OutputMode
 from pantile.errors import CaptureError, OptionError
+from pantile.options.report import log_values
 from pantile.options.validate import did_you_mean
 
 if TYPE_CHECKING:
@@ -89,6 +90,18 @@ def check_backend_settings(settings: Mapping[str, Any]) -> None:
                 f"Unknown {kind} option {name} for _Popart.set",
                 fix=_advice(name),
             )
+
+
+def validate_values(values: Mapping[str, Any]) -> None:
+    """Refuse what the backend could not take of `Options.toDict()`, and log the rest."""
+    from pantile.options.fields import FIELDS
+    from pantile.options.options import Options
+
+    plain = Options().outputMode(OutputMode.All)
+    own = plain.toDict().keys() - plain._Popart.options.keys() | FIELDS.keys()
+    strategies = {"serial_phases_execution", "separate_backward_phase", "tensors_liveness"}
+    check_backend_settings({k: v for k, v in values.items() if k not in own | strategies})
+    log_values(values)
 
 
 def _kind_of(name: str, value: Any) -> tuple[str, frozenset[str]]:

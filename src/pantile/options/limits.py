@@ -38,7 +38,7 @@ def device_count(
         return count
     if count != rounded and not any_count:
         raise PlacementError(
-            f"the model asks for the use of {needed} IPUs ({ipus_per_replica} per replica, "
+            f"The model specifies the use of {needed} IPUs ({ipus_per_replica} per replica, "
             f"{replicas} replicas), but IPUs come in powers of two: the next is {rounded}",
             fix=f"reserve {rounded} with options.autoRoundNumIPUs(True), or leave strict mode",
         )

@@ -402,6 +402,7 @@ class Options(OptionGroup):
         for group in self._groups().values():
             if isinstance(group, OptionGroup):
                 flat.update(group._values)
+        flat.update(self._Popart.options)
         return {name: _plain(value) for name, value in flat.items()}
 
     # Copies and freezing

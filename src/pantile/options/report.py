@@ -7,21 +7,30 @@ poptorch.Options set convolutionOptions[partialsType] to half
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from pantile.logging import logger, repeat_limit
 
 if TYPE_CHECKING:
     from pantile.options.options import Options
 
-_logger = logging.getLogger("poptorch::python")
-
 
 def log_options(options: Options) -> None:
-    """Say what every option is."""
-    if not _logger.isEnabledFor(logging.DEBUG):
-        return
-    for name, value in {**options.toDict(), **options._Popart.options}.items():
+    """Say what every option is; from here on lines repeat as often as the options allow."""
+    repeat_limit.limit = options.max_repeat_logs
+    if logger.isEnabledFor(logging.DEBUG):
+        log_values(options.toDict())
+    if options.exists("use_model"):
+        state = "Enabled" if options.use_model else "Disabled"
+        logger.info("From the user configuration: Ipu model: %s", state)
+
+
+def log_values(values: Mapping[str, Any]) -> None:
+    """Say what every value of `Options.toDict()` is."""
+    for name, value in values.items():
         for line in _lines(name, value):
-            _logger.debug("poptorch.Options %s", line)
+            logger.debug("poptorch.Options %s", line)
 
 
 def _lines(name: str, value: Any) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from pantile.capture.operators import refuse_unsupported
 from pantile.capture.signature import Bound, Signature, trailing_defaults, without
 from pantile.errors import CaptureError, PlacementError, StateError
 from pantile.logging import TRACE, logger
@@ -17,15 +18,19 @@ from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
 from pantile.options.backend import check_backend_settings, check_overlap_options
 from pantile.options.report import log_options
+from pantile.passes.narrow_integers import narrow_integers
 from pantile.passes.pipeline import run_passes
 from pantile.program.program import Program
 from pantile.program.spec import InputKind
 from pantile.program.structure import Structure, flatten, unflatten
 from pantile.runtime.anchors import Anchors
 from pantile.runtime.compiled import Compiled, Variant
+from pantile.runtime.dot_file import write_dot
+from pantile.runtime.export_proto import export_program
 from pantile.runtime.ir import ir_json
 from pantile.runtime.numerics import Numerics, why_reference
 from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
+from pantile.runtime.placement_log import log_placement
 from pantile.runtime.progress import CompileProgress
 from pantile.runtime.substitution import substituted
 from pantile.runtime.weights import Weights
@@ -71,6 +76,8 @@ class Compiler:
                 captured = self._capture(bound, example, weights, variant)
                 self.progress.phase("passes", 70)
                 placement, program = self._placed(captured)
+                if self._options.is_strict:
+                    program = narrow_integers(program)
                 program = run_passes(program)
                 program = self._anchors.expose(program, loss=captured.loss)
                 self._check(captured, program, weights)
@@ -81,6 +88,9 @@ class Compiler:
             run_post_compile_hooks()
         if logger.isEnabledFor(TRACE):
             logger.log(TRACE, "%s", ir_json(program, None, self._options.Precision.partials_type))
+        log_placement(program, placement, captured.blocks, self._options.execution_strategy)
+        export_program(program, self._options.Precision.partials_type)
+        write_dot(program, self._options, name=name)
         weights.written(_written_state(captured))
         call = bound.outline()
         return Compiled(Signature.of(bound), call, captured, executable, variant, placement, plan)
@@ -163,6 +173,7 @@ class Compiler:
         if options.is_strict:
             check_overlap_options(options, [h.kind for h in captured.hints if h.overlaps])
             _check_zero_sized(program)
+            refuse_unsupported(captured.program)
             _warn_of_host_outputs(captured)
             written = _written_state(captured)
             if written and options.replication_factor > 1 and options.broadcast_buffers:
@@ -217,7 +228,7 @@ def _warn_of_host_outputs(captured: Captured) -> None:
     for leaf in captured.leaves:
         if isinstance(leaf, torch.Tensor):
             warnings.warn(
-                f"an output of shape {list(leaf.shape)} was expected to be on the IPU but is a "
-                "tensor of the host: it is returned as a constant",
+                f"Output expected to be on the IPU but is on cpu: a tensor of shape "
+                f"{list(leaf.shape)} is returned as a constant",
                 stacklevel=2,
             )

@@ -6,12 +6,14 @@ ipu_param   learningRate___specific___fc.weight  a hyper-parameter, as the devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from pantile.optim.initial_state import initial_state
 from pantile.optim.supported import rule_name
+from pantile.runtime.device_parameters import apply_parameters, device_parameters
 from pantile.runtime.optimizer import Update
 
 #: Update rule -> torch's name of a piece of state -> the device's.
@@ -45,24 +47,29 @@ class DeviceOptimizerState:
         """All state tensors and hyper-parameters, copied."""
         update, state = self._update, {}
         names = _KEYS.get(rule_name(update.bound), {})
-        for parameter, entries in update.bound.state.items():
+        for parameter, entries in self._entries():
             for key, value in entries.items():
                 name = f"{names.get(key, key)}___{update.names[id(parameter)]}"
                 state[name] = torch.as_tensor(value).detach().clone()
         if update.scale is not None:
             state[FACTOR] = torch.tensor(update.scale.factor)
-        return state, self._parameters()
+        return state, {**device_parameters(update), **update.loaded}
 
-    def _parameters(self) -> dict[str, torch.Tensor]:
-        update = self._update
-        found = {"lossScaling_FLOAT": torch.tensor(update.given_scale)}
-        for group in update.bound.param_groups:
-            values = _scalars(update.bound, group, update.given_scale)
+    def _entries(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """What there is of state; on a device of its own, what there will be as well."""
+        bound = self._update.bound
+        if not self.strict:
+            yield from bound.state.items()
+            return
+        for group in bound.param_groups:
             for parameter in group["params"]:
-                name = update.names[id(parameter)]
-                for key, value in values.items():
-                    found[f"{key}___specific___{name}"] = torch.tensor(value)
-        return found
+                made = bound.state.get(parameter)
+                yield parameter, made or self._initial(group, parameter)
+
+    def _initial(self, group: Mapping[str, Any], parameter: torch.Tensor) -> dict[str, Any]:
+        if id(parameter) not in self._update.names or not parameter.requires_grad:
+            return {}
+        return initial_state(self._update.bound, group, self._update.whole(parameter))
 
     def write(
         self, ipu_state: Mapping[str, torch.Tensor], ipu_param: Mapping[str, torch.Tensor]
@@ -70,11 +77,12 @@ class DeviceOptimizerState:
         """Upload state tensors; entries that are not given keep their values.
 
         The hyper-parameters come with `param_groups` of the same dictionary, so strict mode takes
-        them from the user's optimizer, into which they were loaded.
+        them from the user's optimizer, into which they were loaded, and then those that differ.
         """
         update = self._update
         if self.strict and ipu_param:
             update.replace(update.user)
+            apply_parameters(update, ipu_param)
         if update.scale is not None and FACTOR in ipu_state:
             update.scale.factor = float(ipu_state[FACTOR])
         names = _KEYS.get(rule_name(update.bound), {})
@@ -84,19 +92,9 @@ class DeviceOptimizerState:
                 loaded = {key: ipu_state.get(f"{name}___{own}") for key, name in names.items()}
                 new = {k: v.detach().clone() for k, v in loaded.items() if v is not None}
                 if new:
-                    update.bound.state[parameter].update(new)
-
-
-def _scalars(
-    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], scale: float
-) -> dict[str, float]:
-    """PopTorch's names and values for the hyper-parameters of a group."""
-    lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
-    if rule_name(optimizer) == "SGD":
-        kept = 1.0 - float(group.get("dampening", 0.0))
-        return {
-            "scaledLearningRate0": lr * kept / scale,
-            "weightDecayScaleFactor0": 1.0 - lr * kept * decay,
-            "momentum": float(group.get("momentum", 0.0)),
-        }
-    return {"learningRate": lr, "weightDecay": decay}
+                    rest = self._initial(group, parameter) if self.strict else {}
+                    update.bound.state[parameter] = {
+                        **rest,
+                        **update.bound.state[parameter],
+                        **new,
+                    }

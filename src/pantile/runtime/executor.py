@@ -59,11 +59,14 @@ class PoplarExecutor(Engines, Exports, Introspection):
     def __init__(
         self,
         model: nn.Module,
-        options: Options,
+        options: Options | None,
         *,
         training: bool,
         optimizer: torch.optim.Optimizer | None = None,
+        user_model: nn.Module | None = None,
+        poptorch_version: str = "",
     ) -> None:
+        options = options or Options()
         self._training = training
         self._options = own_options(options, training=training)
         self._strict: bool = self._options.is_strict
@@ -74,8 +77,9 @@ class PoplarExecutor(Engines, Exports, Introspection):
             self._options.replication_factor,
         )
         check_period(self._mode, self._options.output_return_period, self._batching)
-        self._user_model = model
-        self._model = shallow_copy(model)
+        # Clients that call the model in a way of their own give that, and the model itself.
+        self._user_model = user_model or model
+        self._model = shallow_copy(model) if user_model is None else model
         self._binder = Binder(self._model.forward, merge=not self._options.pins_signature)
         seed = self._options.random_seed if self._options.exists("random_seed") else None
         self._random = RandomStreams(seed, self._batching.replicas)
@@ -337,6 +341,8 @@ class PoplarExecutor(Engines, Exports, Introspection):
             if self._resident:
                 self._pull_from_others()
                 self._upload()
+                if self._control is not None:
+                    self._control.before_run()
 
     def detachFromDevice(self) -> None:
         """Bring the state back to the host and release the device. The program is kept."""
@@ -374,6 +380,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         """Copy all parameters and buffers from the device to the host module."""
         self._need_compiled()
         assert self._weights is not None
+        logger.debug("copyWeightsToHost()")
         with self._lock, instrument.suspended(self._user_model):
             self._weights.download()
             self._dirty = False

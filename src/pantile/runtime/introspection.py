@@ -81,7 +81,8 @@ class Introspection(StageReports):
     def _need_compiled(self) -> None:
         if not self._compiled:
             raise StateError(
-                "the model has not been compiled", fix="call the model, or compile(...), first"
+                "Model has not been compiled or has been destroyed.",
+                fix="call the model, or compile(...), first",
             )
 
     def compilationTime(self) -> timedelta:
@@ -126,12 +127,12 @@ class Introspection(StageReports):
         """
         if not self._options.log_cycle_count:
             raise StateError(
-                "cycle count logging is disabled",
+                "Cycle count logging is disabled.",
                 fix="call options.logCycleCount(True) before wrapping the model",
             )
         if not self._times.rows:
             raise StateError(
-                "there is no cycle count yet: the model must run at least once",
+                "Please run the model at least once before obtaining cycle count.",
                 fix="call the model first",
             )
         return int(self._times.elapsed * _CLOCK_HZ)

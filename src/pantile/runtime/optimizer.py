@@ -24,6 +24,8 @@ from pantile.errors import ForeignParameter, OptimizerError
 from pantile.lowering.reference import ReferenceExecutable
 from pantile.optim import AdamW
 from pantile.optim.accumulators import NARROW
+from pantile.optim.initial_state import complete_state
+from pantile.optim.supported import rule_name
 from pantile.passes.automatic_loss_scaling import SCALE, automatic_loss_scaling
 from pantile.passes.pipeline import run_passes
 from pantile.program.program import Program
@@ -106,6 +108,8 @@ class Update:
         #: The scale of the loss, if it adapts.
         self.scale: LossScale | None = None
         self.bound = self._bind(optimizer)
+        #: Which parameters are in which group: fixed here, whatever later optimizers say.
+        self._groups = [list(group["params"]) for group in self.bound.param_groups]
         if self._numerics.scaling is not None:
             self.scale = LossScale(self._numerics.scaling, self.given_scale)
 
@@ -113,6 +117,8 @@ class Update:
         """The optimizer whose values and state are used."""
         self._check_parameters(optimizer)
         self.user = optimizer
+        #: Hyper-parameters that came with a loaded state, by their names on the device.
+        self.loaded: dict[str, torch.Tensor] = {}
         self._current = None
         return _detached(optimizer) if self._strict else optimizer
 
@@ -143,17 +149,22 @@ class Update:
     def _take_values(self, optimizer: torch.optim.Optimizer) -> None:
         """PopTorch's rule: the groups stay as they were compiled, only their values are new."""
         old = self.bound
-        if len(optimizer.param_groups) != len(old.param_groups):
+        if len(optimizer.param_groups) != len(self._groups):
             raise OptimizerError(
                 f"optimizer has {len(optimizer.param_groups)} parameter groups; the model was "
-                f"compiled with {len(old.param_groups)}",
+                f"compiled with {len(self._groups)}",
                 fix="pass an optimizer with the same groups, or call destroy() and compile again",
             )
         self.bound = self._bind(optimizer)
-        for new, group in zip(self.bound.param_groups, old.param_groups, strict=True):
-            new["params"] = group["params"]
-        if type(old) is type(optimizer):
+        for new, parameters in zip(self.bound.param_groups, self._groups, strict=True):
+            new["params"] = list(parameters)
+        if rule_name(old) == rule_name(optimizer):
             self.bound.__dict__["state"] = old.state
+            complete_state(self.bound, self.whole)
+
+    def whole(self, parameter: torch.Tensor) -> torch.Tensor:
+        """What the device holds of a parameter."""
+        return self._weights.whole(self.names[id(parameter)])
 
     @property
     def loss_scaling(self) -> float:

@@ -93,7 +93,7 @@ def place_blocks(
     walked = [(0, 0)]
     turns = []
     for number in activations:
-        place = _phase(strategy, stages[number - 1]), ipus[number - 1]
+        place = phase_of(strategy, stages[number - 1]), ipus[number - 1]
         if place != walked[-1]:
             walked.append(place)
         turns.append(Turn(blocks[number - 1][0], len(walked) - 1))
@@ -130,7 +130,7 @@ def _ipu_in_phase(strategy: PhasedExecution, stage: int) -> int:
     return stage
 
 
-def _phase(strategy: ExecutionStrategy, stage: int) -> int:
+def phase_of(strategy: ExecutionStrategy, stage: int) -> int:
     """The phase a stage of the strategy is in; other strategies have none."""
     if isinstance(strategy, PhasedExecution):
         for number, phase in enumerate(strategy.phases):
@@ -147,7 +147,7 @@ def _check_alternating(
     strategy: ParallelPhasedExecution,
 ) -> None:
     for (block, _), stage, ipu in zip(blocks, stages, ipus, strict=True):
-        phase = _phase(strategy, stage)
+        phase = phase_of(strategy, stage)
         if phase % 2 != ipu % 2:
             raise PlacementError(
                 f"block {block!r} of phase {phase} is on IPU {ipu}; parallel phases alternate "

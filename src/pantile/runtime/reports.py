@@ -3,7 +3,7 @@
     <dir>/training/report.json      everything a page shows (docs/report-data.md)
     <dir>/training/trace.json       the modelled timeline, for Perfetto
     <dir>/training/report.html      the page, which needs neither of them nor a network
-    <dir>/inference/…
+    <dir>/inference/…               or <dir>/<name>/… after `Options.modelName(name)`
 
 `POPLAR_ENGINE_OPTIONS` comes before `Options.enableProfiling`, as it did with PopTorch.
 """
@@ -82,8 +82,9 @@ def write_report(executor: PoplarExecutor, program: Compiled, directory: Path) -
     trains = executor._training or any(op.phase == "backward" for op in estimate.record.ops)
     kind = "training" if trains else "inference"
     options = executor._options
-    name = options.model_name if options.exists("model_name") else _class_name(executor)
-    report = _Report(directory / kind, estimate, name, kind, executor._compiler.progress)
+    chosen = options.model_name if options.exists("model_name") else None
+    name, folder = chosen or _class_name(executor), directory / (chosen or kind)
+    report = _Report(folder, estimate, name, kind, executor._compiler.progress)
     report.write()
     if executor._timeline.publish is None:
         weakref.finalize(executor, _publish, executor._timeline)

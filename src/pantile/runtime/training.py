@@ -8,13 +8,15 @@ attributes that the first optimizer did not have are warned about.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from pantile.enums import ConnectionType, MeanReductionStrategy
 from pantile.errors import OptimizerError
+from pantile.logging import logger
 from pantile.optim import Optimizer
 from pantile.optim.attributes import (
     Attribute,
@@ -22,10 +24,17 @@ from pantile.optim.attributes import (
     OptimizerAttributes,
     read_attributes,
 )
+from pantile.optim.report import report_lines
 from pantile.optim.supported import check_supported
 from pantile.options import Options
 from pantile.runtime.device_state import DeviceOptimizerState
 from pantile.runtime.optimizer import Update
+
+
+class HoldsWeights(Protocol):
+    """What is asked of the executor: to bring weights home before the device's are written."""
+
+    def copyWeightsToHostIfNeeded(self) -> bool: ...
 
 
 class OptimizerControl:
@@ -37,6 +46,8 @@ class OptimizerControl:
         self._update: Update | None = None
         self._seen: OptimizerAttributes | None = None
         self._watch: AttributeWatch | None = None
+        self._told: tuple[str, ...] = ()
+        self._executor: weakref.ref[HoldsWeights] | None = None
         self.optimizer: torch.optim.Optimizer
 
     def set(
@@ -58,6 +69,7 @@ class OptimizerControl:
                 previous.detach_state_source()
             if changed or not self._strict:
                 update.replace(optimizer)
+            self._tell()
         self.optimizer = optimizer
         if update is not None and previous is not optimizer:
             self._attach_state(update)
@@ -78,6 +90,16 @@ class OptimizerControl:
         changed = attributes != self._seen
         self._seen = attributes
         return changed
+
+    def _tell(self) -> None:
+        """In strict mode, write to the log what the device gets, if it is not what it has."""
+        if self._seen is None:
+            return
+        lines = report_lines(self._seen)
+        if lines != self._told:
+            for line in lines:
+                logger.debug(line)
+        self._told = lines
 
     def _check_mean_strategy(self, optimizer: torch.optim.Optimizer, *, compiled: bool) -> None:
         """Half accumulators need a running mean; a compiled program cannot change over."""
@@ -122,10 +144,12 @@ class OptimizerControl:
 
     # The optimizer's state, for poptorch.optim
 
-    def attach(self, update: Update, executor: Any) -> None:
+    def attach(self, update: Update, executor: HoldsWeights) -> None:
         """The executor is compiled: the device holds the state from now on."""
         self._update = update
+        self._executor = weakref.ref(executor)
         self._attach_state(update)
+        self._tell()
 
     def _attach_state(self, update: Update) -> None:
         offline = self._options.connection_type == ConnectionType.Never
@@ -134,8 +158,12 @@ class OptimizerControl:
 
     def before_run(self) -> None:
         """Upload a state that was loaded since the last run."""
-        if isinstance(self.optimizer, Optimizer):
-            self.optimizer.upload_state()
+        if not isinstance(self.optimizer, Optimizer):
+            return
+        executor = self._executor() if self._executor is not None else None
+        if self._strict and self.optimizer.host_state_is_dirty and executor is not None:
+            executor.copyWeightsToHostIfNeeded()
+        self.optimizer.upload_state()
 
     def after_run(self) -> None:
         """What was read of the state is out of date."""
@@ -151,7 +179,7 @@ class OptimizerControl:
         """The device lets the state go; a device of its own gets it back when compiled again."""
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.detach_state_source(upload_again=self._strict)
-        self._update = None
+        self._update, self._told = None, ()
 
 
 def _accumulates_in_half(optimizer: torch.optim.Optimizer) -> bool:
