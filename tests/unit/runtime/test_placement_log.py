@@ -1,0 +1,137 @@
+"""Where ops run, and what else is written about a compiled step: log lines, files."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import poptorch
+
+
+class Scale(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 6
+
+
+class Three(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.l0, self.l1, self.l2 = Scale(), Scale(), Scale()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l2(self.l1(self.l0(x)))
+
+
+def options() -> poptorch.Options:
+    return poptorch.Options().strict().engine("reference").deviceIterations(4)
+
+
+def told(model: nn.Module, given: poptorch.Options, caplog: pytest.LogCaptureFixture) -> list[str]:
+    with caplog.at_level(logging.DEBUG, logger="poptorch::python"):
+        poptorch.inferenceModel(model, given)(torch.randn(4, 5))
+    lines = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return lines
+
+
+def test_an_op_is_told_with_its_ipu_and_stage(caplog: pytest.LogCaptureFixture) -> None:
+    model = Three()
+    poptorch.BeginBlock(model.l1, ipu_id=1)
+
+    lines = told(model, options(), caplog)
+
+    assert "enablePipelining set to value 1" in lines
+    assert " l0/Mul:0 [float32(1, 5), mode(Pipelined), ipu(0), stage(0)]" in lines
+    assert " l1/Mul:0 [float32(1, 5), mode(Pipelined), ipu(1), stage(1)]" in lines
+    assert " l2/Mul:0 [float32(1, 5), mode(Pipelined), ipu(1), stage(1)]" in lines
+
+
+def test_stages_are_counted_as_the_strategy_counts_them(caplog: pytest.LogCaptureFixture) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            poptorch.Block.useAutoId()
+            with poptorch.Block(ipu_id=0):
+                x = x * 2
+            with poptorch.Block(ipu_id=1):
+                return x * 3
+
+    given = options().setExecutionStrategy(
+        poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)
+    )
+
+    lines = told(Model(), given, caplog)
+
+    assert " Mul:0 [float32(1, 5), mode(Pipelined), ipu(0), stage(1)]" in lines
+    assert " Mul:0/1 [float32(1, 5), mode(Pipelined), ipu(1), stage(2)]" in lines
+
+
+def test_one_stage_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    assert "enablePipelining set to value 0" in told(Three(), options(), caplog)
+
+
+def test_the_choice_of_the_ipu_model_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    line = "From the user configuration: Ipu model: {}"
+
+    assert line.format("Enabled") in told(Three(), options().useIpuModel(True), caplog)
+    assert line.format("Disabled") in told(Three(), options().useIpuModel(False), caplog)
+    assert not any("Ipu model" in text for text in told(Three(), options(), caplog))
+
+
+def test_the_step_is_written_where_the_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "new" / "step.json"
+    monkeypatch.setenv("POPTORCH_EXPORT_PROTO_FILE", str(file))
+
+    poptorch.inferenceModel(Three(), options())(torch.randn(4, 5))
+
+    ops = json.loads(file.read_text())["maingraph"]
+    assert [op["name"].partition(":")[0] for op in ops] == ["l0/Mul", "l1/Mul", "l2/Mul"]
+
+
+def test_dot_checks_are_drawn_in_the_log_directory(tmp_path: Path) -> None:
+    given = options().logDir(str(tmp_path / "logs"))
+    given._Popart.set("dotChecks", ["FINAL"])
+
+    poptorch.inferenceModel(Three(), given)(torch.randn(4, 5))
+
+    text = (tmp_path / "logs" / "inference_final.dot").read_text()
+    assert text.startswith("digraph") and text.count("->") == 3
+    assert "Mul\\nl2/Mul:0" in text
+
+
+def test_a_client_may_call_the_model_in_its_own_way() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out = self.model(x)
+            return out, nn.functional.mse_loss(out, y)
+
+    model = nn.Linear(3, 3)
+    twin = nn.Linear(3, 3)
+    twin.load_state_dict(model.state_dict())
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    executor = poptorch.PoplarExecutor(
+        model=WithLoss(model),
+        options=None,
+        training=True,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        user_model=model,
+        poptorch_version=poptorch.__version__,
+    )
+
+    _, loss = executor(x, y)
+
+    expected = nn.functional.mse_loss(twin(x), y)
+    expected.backward()
+    assert torch.allclose(loss, expected)
+    assert twin.weight.grad is not None
+    assert torch.allclose(model.weight, twin.weight - 0.1 * twin.weight.grad)
