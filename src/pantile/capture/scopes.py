@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 from torch.utils.hooks import RemovableHandle
 
 from pantile.ops.context import current
+from pantile.program.spec import MULTI_CONV
 
 SCOPE = "pantile_scope"
 """The key of a node's metadata: a `Scope`."""
@@ -41,14 +42,18 @@ class ScopeMarks:
     def __init__(self) -> None:
         self._graph: fx.Graph | None = None
         self._open: list[tuple[str, Any]] = []
+        self._groups = 0
 
     def follow(self, graph: fx.Graph) -> None:
         """Mark the nodes of this graph."""
         self._graph = graph
 
     def push(self, kind: str, value: Any) -> None:
-        """A scope begins: of a `module`, a `name`, or `attributes`."""
+        """A scope begins: of a `module`, a `name`, `attributes`, or a `multi_conv`."""
         self.flush()
+        if kind == "multi_conv":
+            self._groups += 1
+            value = self._groups
         self._open.append((kind, value))
 
     def pop(self, kind: str) -> None:
@@ -89,6 +94,8 @@ def _attributes(scopes: Sequence[tuple[str, Any]]) -> tuple[tuple[str, str], ...
         if kind == "attributes":
             for name, entries in value.items():
                 found |= {f"{name}/{key}": str(entry) for key, entry in entries.items()}
+        elif kind == "multi_conv":
+            found[MULTI_CONV] = str(value)
     return tuple(found.items())
 
 

@@ -120,8 +120,8 @@ def BeginBlock(layer_to_call: Any, user_id: str | None = None, ipu_id: int | Non
         return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
     if _block_hooks(layer_to_call):
         raise PlacementError(
-            f"BeginBlock: layer_to_call={type(layer_to_call).__name__} has already been assigned "
-            "to a block",
+            f"BeginBlock: the {type(layer_to_call).__name__} module has already been assigned to a "
+            "block",
             fix="call poptorch.removeBlocks(module) first",
         )
     layer_to_call.register_forward_pre_hook(_BeginBlockHook(user_id, ipu_id))

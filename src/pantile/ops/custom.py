@@ -127,7 +127,7 @@ def _check_value(name: str, value: Any) -> None:
     elif isinstance(value, str):
         if not value.isascii():
             raise OperandValueError(
-                f"custom_op: attribute {name!r}: {value} contains non-ASCII characters",
+                f"custom_op: attribute {name!r}: {value} contains non-ASCII characters.",
                 fix="use ASCII characters only",
             )
     elif isinstance(value, bool) or not isinstance(value, int):
@@ -147,6 +147,6 @@ def _check_float(name: str, value: float) -> None:
         return
     side = "high" if value > 0 else "low"
     raise OperandError(
-        f"custom_op: attribute {name!r}: {value:g} is too {side} for a Popart float attribute",
+        f"custom_op: attribute {name!r}: {value:g} is too {side} for a Popart float attribute.",
         fix=f"pass a value between {-_FLOAT32_MAX} and {_FLOAT32_MAX}",
     )

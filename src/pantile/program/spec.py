@@ -95,6 +95,10 @@ class Guard:
     taken: bool
 
 
+MULTI_CONV = "multi_conv"
+"""The attribute of ops recorded in a `MultiConv` scope: the number of the scope."""
+
+
 @dataclass(frozen=True)
 class NodeTag:
     """Where a node comes from. Kept in `node.meta["tag"]`.

@@ -50,7 +50,8 @@ class DeviceOptimizerState:
         for parameter, entries in self._entries():
             for key, value in entries.items():
                 name = f"{names.get(key, key)}___{update.names[id(parameter)]}"
-                state[name] = torch.as_tensor(value).detach().clone()
+                told = torch.as_tensor(value).detach().clone()
+                state[name] = self._per_group(parameter, told)
         if update.scale is not None:
             state[FACTOR] = torch.tensor(update.scale.factor)
         return state, {**device_parameters(update), **update.loaded}
@@ -65,6 +66,11 @@ class DeviceOptimizerState:
             for parameter in group["params"]:
                 made = bound.state.get(parameter)
                 yield parameter, made or self._initial(group, parameter)
+
+    def _per_group(self, parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """A count that all groups of replicas share is told for each of them."""
+        groups = self._update.groups_of(parameter)
+        return value.expand(groups).clone() if self.strict and groups and not value.dim() else value
 
     def _initial(self, group: Mapping[str, Any], parameter: torch.Tensor) -> dict[str, Any]:
         if id(parameter) not in self._update.names or not parameter.requires_grad:
@@ -91,6 +97,8 @@ class DeviceOptimizerState:
                 own = update.names[id(parameter)]
                 loaded = {key: ipu_state.get(f"{name}___{own}") for key, name in names.items()}
                 new = {k: v.detach().clone() for k, v in loaded.items() if v is not None}
+                if update.groups_of(parameter) and "step" in new:
+                    new["step"] = new["step"].flatten()[0].clone()
                 if new:
                     rest = self._initial(group, parameter) if self.strict else {}
                     update.bound.state[parameter] = {

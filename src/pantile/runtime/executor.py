@@ -29,6 +29,7 @@ from pantile.runtime.anchors import Anchors
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled, Variant, find
 from pantile.runtime.counters import StepTimes
+from pantile.runtime.device_claims import claim_device
 from pantile.runtime.engines import MISS, Engines
 from pantile.runtime.exports import Exports
 from pantile.runtime.inputs import InputReader, Slicing
@@ -66,9 +67,8 @@ class PoplarExecutor(Engines, Exports, Introspection):
         user_model: nn.Module | None = None,
         poptorch_version: str = "",
     ) -> None:
-        options = options or Options()
         self._training = training
-        self._options = own_options(options, training=training)
+        self._options = own_options(options or Options(), training=training)
         self._strict: bool = self._options.is_strict
         self._mode = OutputMode(self._options.output_mode)
         self._batching = Batching(
@@ -285,6 +285,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         # Tracing needs half a second of imports (sympy): at the first compilation, not before.
         from pantile.capture.forward import CAPTURE_LOCK
 
+        claim_device(self, self._options)
         self._pull_from_others()
         model = self._user_model
         with CAPTURE_LOCK, instrument.suspended(model), instrument.uninstrumented(model):
@@ -336,6 +337,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
             )
         if self._options.connection_type == ConnectionType.Never:
             raise _offline("trying to attach to an IPU on an offline device")
+        claim_device(self, self._options)
         with self._lock:
             self._attached = True
             if self._resident:

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import nn
+
 from pantile.errors import StateError
+from pantile.options import Options
 from pantile.runtime import instrument
 from pantile.runtime.export.calls import Call, calls_data, calls_from
 from pantile.runtime.export.encode import Writer
@@ -32,6 +35,25 @@ if TYPE_CHECKING:
 
 class Exports:
     """The part of `PoplarExecutor` that writes and reads files."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled it is a model with options: it compiles again where it is loaded."""
+        executor = cast("PoplarExecutor", self)
+        optimizer = executor._control.optimizer if executor._control is not None else None
+        options = executor._options.clone()
+        return type(executor)._unpickled, (
+            executor.model,
+            options,
+            executor._training,
+            optimizer,
+        )
+
+    @classmethod
+    def _unpickled(
+        cls, model: nn.Module, options: Options, training: bool, optimizer: Any
+    ) -> PoplarExecutor:
+        made = cast("type[PoplarExecutor]", cls)
+        return made(model, options, training=training, optimizer=optimizer)
 
     def save(
         self,

@@ -26,7 +26,7 @@ from pantile.optim.supported import rule_name
 from pantile.program.naming import TensorNames
 from pantile.program.op_types import op_type
 from pantile.program.program import WRITE, Program, tag_of
-from pantile.program.spec import InputKind, OutputKind, TensorSpec
+from pantile.program.spec import MULTI_CONV, InputKind, OutputKind, TensorSpec
 from pantile.runtime.names import UPDATED
 from pantile.runtime.optimizer import Update
 
@@ -61,11 +61,20 @@ def _program_ops(program: Program) -> Iterator[dict[str, Any]]:
     names = TensorNames(program)
     entries = dict(zip(program.placeholders, program.inputs, strict=True))
     kept = {n for n, e in entries.items() if e.kind is not InputKind.ARGUMENT}
+    grouped: dict[str, dict[str, Any]] = {}
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem:
             continue
         if node.target is WRITE:
             yield _write(node, names)
+            continue
+        group = dict(tag_of(node).attributes).get(MULTI_CONV)
+        if group is not None and op_type(node) == "Conv":
+            known = grouped.get(group)
+            if known is None:
+                known = grouped[group] = _multi_conv(node, names)
+                yield known
+            _join(known, node, names)
             continue
         suffix = ":InPlace" if _overwrites(node, kept) else ""
         yield {
@@ -75,6 +84,19 @@ def _program_ops(program: Program) -> Iterator[dict[str, Any]]:
             "outputs": [_tensor(i, n, names) for i, n in _results(node)],
             "attributes": _attributes(node),
         }
+
+
+def _multi_conv(node: fx.Node, names: TensorNames) -> dict[str, Any]:
+    """Convolutions of one `MultiConv` scope are one op, at the place of the first."""
+    name = names.op(node).removesuffix("Conv") + "MultiConv"
+    lists: dict[str, Any] = {"inputs": [], "outputs": [], "attributes": _attributes(node)}
+    return {"type": "MultiConv", "name": name, **lists}
+
+
+def _join(op: dict[str, Any], node: fx.Node, names: TensorNames) -> None:
+    inputs, outputs = op["inputs"], op["outputs"]
+    inputs += [_tensor(len(inputs) + i, n, names) for i, n in enumerate(node.all_input_nodes)]
+    outputs += [_tensor(len(outputs) + i, n, names) for i, n in _results(node)]
 
 
 def _results(node: fx.Node) -> list[tuple[int, fx.Node]]:

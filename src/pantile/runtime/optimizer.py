@@ -166,6 +166,12 @@ class Update:
         """What the device holds of a parameter."""
         return self._weights.whole(self.names[id(parameter)])
 
+    def groups_of(self, parameter: torch.Tensor) -> int:
+        """How many groups of replicas have a value of their own; 0 if all share one."""
+        name = self.names[id(parameter)]
+        entry = next(e for e in self._weights.state.entries if e.name == name)
+        return 0 if entry.groups is None else int(parameter.shape[0])
+
     @property
     def loss_scaling(self) -> float:
         """The factor on the loss gradient."""
