@@ -48,22 +48,26 @@ def setLogLevel(level: str | int) -> None:
     logger.setLevel(_python_level(level))
 
 
-def set_backend_log_level(level: str | int) -> None:
+def set_backend_log_level(level: str) -> None:
     """Check a level of the old backend's own log; it has none here, so nothing is filtered by it.
 
     `POPART_LOG_LEVEL` is accepted for the same reason.
     """
-    _python_level(level)
+    if level not in _LEVELS:
+        raise OptionError(
+            f"Level must be one of {', '.join(_LEVELS)}, not {level!r}",
+            fix="pass one of these names",
+        )
 
 
 def _python_level(level: str | int) -> int:
     if isinstance(level, str):
         names = {name: python for name, (_, python) in _LEVELS.items()} | _INTERNAL
         if level not in names:
-            options = ", ".join(sorted(_LEVELS))
+            *most, last = sorted(_LEVELS)
             raise OptionError(
-                f"Unknown log level: {level}. Level must be one of: {options}",
-                fix=f"pass one of {options}",
+                f"Unknown log level: {level}. Valid values are {', '.join(most)} and {last}",
+                fix=f"pass one of {', '.join(_LEVELS)}",
             )
         return names[level]
     numbers = dict(_LEVELS.values())

@@ -73,7 +73,7 @@ def test_a_name_that_is_no_level_is_answered_with_the_names():
     with pytest.raises(ValueError, match="Unknown log level") as caught:
         setLogLevel("LOUD")
 
-    assert "Level must be one of: DEBUG, ERR, INFO, OFF, TRACE, WARN" in str(caught.value)
+    assert "Valid values are DEBUG, ERR, INFO, OFF, TRACE and WARN" in str(caught.value)
 
 
 def test_a_line_has_the_documented_format(capsys):

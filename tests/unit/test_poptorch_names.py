@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 import torch
@@ -200,3 +201,31 @@ def test_attributes_of_custom_ops_are_found_by_their_id():
     assert out.tolist() == [3.5, 3.5]
     assert {"factor": 3.5} in [poptorch.accessAttributes(f"attr:{i}") for i in range(100)]
     assert poptorch.accessAttributes("attr:none") is None
+
+
+@pytest.mark.parametrize("fault", poptorch.poptorch_core.TestErrorType)
+def test_every_fault_of_a_device_is_a_poptorch_error_with_a_place(fault: Any) -> None:
+    with pytest.raises(poptorch.Error) as caught:
+        poptorch.poptorch_core._throwTestError(fault)
+
+    assert fault.name in caught.value.message
+    assert caught.value.location and caught.value.location in caught.value.args[0]
+    assert caught.value.location not in caught.value.message
+
+
+def test_a_recoverable_fault_says_how_to_recover() -> None:
+    kinds = poptorch.poptorch_core.TestErrorType
+
+    with pytest.raises(poptorch.RecoverableError) as caught:
+        poptorch.poptorch_core._throwTestError(kinds.PoplarRecoverableFullReset)
+
+    assert caught.value.recovery_action == "FULL_RESET"
+    assert caught.value.type == "poplar_recoverable_runtime_error"
+
+
+def test_levels_of_the_old_backend_are_checked() -> None:
+    poptorch._logging.setPopartLogLevel("DEBUG")
+
+    for wrong in (0, "FOO"):
+        with pytest.raises(ValueError, match="Level must be one of"):
+            poptorch._logging.setPopartLogLevel(wrong)

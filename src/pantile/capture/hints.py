@@ -73,7 +73,8 @@ def _check_input(node: fx.Node | None) -> None:
     source = None if node is None else _origin(node)
     if source is None or source.op != "placeholder":
         raise CaptureError(
-            "poptorch.set_overlap_for_input applied on a node which is not a tensor input",
+            "poptorch.set_overlap_for_input applied on a node which is not a tensor input to "
+            "the model.",
             fix="apply it to an argument of forward, before anything else",
         )
     if len(source.users) > 1:
@@ -87,7 +88,8 @@ def _check_input(node: fx.Node | None) -> None:
 def _check_output(node: fx.Node | None, outputs: Sequence[fx.Node | None]) -> None:
     if node is None or node not in outputs:
         raise CaptureError(
-            "poptorch.set_overlap_for_output applied on a node which is not a tensor output",
+            "poptorch.set_overlap_for_output applied on a node which is not a tensor output "
+            "to the model.",
             fix="apply it to tensors just before they are returned",
         )
     if sum(output is node or output is _origin(node) for output in outputs) > 1:

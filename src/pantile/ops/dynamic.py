@@ -37,7 +37,7 @@ def dynamic_slice(
         if length % size:
             raise OperandError(
                 f"{op}: The size of the slice ({size}) must be a factor of the slicing dimension "
-                f"({length})",
+                f"({length}).",
                 fix="pad the tensor, or turn strict mode off",
             )
         if current() is None:
@@ -111,7 +111,8 @@ def _check_slice(op: str, tensor: torch.Tensor, dim: Any, *, start: Any, size: A
         )
     if size < 0:
         raise OperandError(
-            f"{op}: a slice with the end less than the start is not supported: size={size}",
+            f"{op}: Taking a slice of a tensor with the end less than the start is not supported. "
+            f"The size is {size}",
             fix="pass a positive size",
         )
     if size > length:
