@@ -11,7 +11,7 @@ import weakref
 from typing import Protocol
 
 from pantile.enums import ConnectionType
-from pantile.errors import Error
+from pantile.errors import Error, OfflineError
 from pantile.options import Options
 
 
@@ -40,3 +40,10 @@ def claim_device(executor: Attachable, options: Options) -> None:
                 fix="call detachFromDevice() on that executor first, or choose another useIpuId",
             )
         _holders[device] = weakref.ref(executor)
+
+
+def offline_error(message: str) -> OfflineError:
+    """The error for a device that options say is not there."""
+    return OfflineError(
+        message, fix="remove useOfflineIpuTarget() or ConnectionType.Never from the options"
+    )

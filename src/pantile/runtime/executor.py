@@ -21,7 +21,7 @@ from torch import nn
 from pantile.capture.module_state import ModuleState
 from pantile.capture.signature import Binder, Bound, Signature, explain_mismatch
 from pantile.enums import ConnectionType, OutputMode
-from pantile.errors import Error, OfflineError, StateError
+from pantile.errors import Error, StateError
 from pantile.logging import logger
 from pantile.options import Options
 from pantile.runtime import instrument, observe, ownership
@@ -29,7 +29,7 @@ from pantile.runtime.anchors import Anchors
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled, Variant, find
 from pantile.runtime.counters import StepTimes
-from pantile.runtime.device_claims import claim_device
+from pantile.runtime.device_claims import claim_device, offline_error
 from pantile.runtime.engines import MISS, Engines
 from pantile.runtime.exports import Exports
 from pantile.runtime.inputs import InputReader, Slicing
@@ -139,7 +139,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
             if result is not MISS:
                 return result
         if self._options.connection_type == ConnectionType.Never:
-            raise _offline("Trying to run a model on an offline device")
+            raise offline_error("Trying to run a model on an offline device")
         self._check_cycle_count()
         if torch.is_inference_mode_enabled():
             # State made inside inference mode could not be updated outside.
@@ -336,7 +336,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
                 "Device is already attached", fix="call detachFromDevice() before attaching again"
             )
         if self._options.connection_type == ConnectionType.Never:
-            raise _offline("trying to attach to an IPU on an offline device")
+            raise offline_error("trying to attach to an IPU on an offline device")
         claim_device(self, self._options)
         with self._lock:
             self._attached = True
@@ -495,9 +495,3 @@ class _HostVersion:
 
     def __init__(self) -> None:
         self.count = 0
-
-
-def _offline(message: str) -> OfflineError:
-    return OfflineError(
-        message, fix="remove useOfflineIpuTarget() or ConnectionType.Never from the options"
-    )
