@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.conformance.table import Row
 
+_PROBED = Path(__file__).with_name("probed.md")
 PATH = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 
 _HEAD = """# Conformance
@@ -59,7 +60,7 @@ def text(results: Mapping[str, str | None], rows: Sequence[Row]) -> str:
     lines.append(f"| **all** | **{len(rows)}** | **{holds.total()}** |")
     for name, found in tables.items():
         lines += ["", f"## {name}", "", *_table(name, found, results)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + _PROBED.read_text()
 
 
 def _table(name: str, rows: Sequence[Row], results: Mapping[str, str | None]) -> list[str]:
