@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pantile.logging import configure, logger, setLogLevel
+from pantile.logging import RepeatLimit, configure, logger, setLogLevel
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +130,20 @@ def test_strict_mode_logs_an_uncaught_exception_as_critical():
 
     assert "[poptorch::python] [critical]" in error
     assert "ValueError: boom" in error
+
+
+def test_a_line_follows_itself_no_more_often_than_the_limit() -> None:
+    limit = RepeatLimit()
+    limit.limit = 2
+
+    shown = [limit.filter(_record(text)) for text in ("a", "a", "a", "b", "a")]
+
+    assert shown == [True, True, False, True, True]
+
+
+def test_without_a_limit_every_line_is_shown() -> None:
+    assert all(RepeatLimit().filter(_record("a")) for _ in range(9))
+
+
+def _record(text: str) -> logging.LogRecord:
+    return logging.LogRecord("poptorch::python", logging.WARNING, "file", 1, text, None, None)
