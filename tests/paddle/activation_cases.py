@@ -62,6 +62,8 @@ CASES = [
     Case("round", {"X": _halves}),
     Case("softplus", {"X": _signed}, {"beta": 1.0, "threshold": 20.0}, name="default"),
     Case("clip", {"X": _signed}, {"min": -1.0, "max": 1.5}),
+    Case("clip", {"X": (9 * _signed).astype("int32")}, {"min": -1.5, "max": 3.4}, name="integers"),
+    Case("clip", {"X": _signed}, {"min": 0.1, "max": 3.4028234663852886e38}, name="one-bound"),
     Case(
         "clip",
         {"X": _signed, "Min": np.float32([-1.0]), "Max": np.float32([1.5])},

@@ -93,22 +93,31 @@ class CPU:
         if strict_mode():  # PopTorch's buffers between host and device hold float32 only
             inputs = [tensor.float() for tensor in inputs]
             function = _in_float32(function)
-        structure, results = self._try_on_zeros(function, inputs)
-        handle = next(_handles)
-        _calls[handle] = _Call(function, str(self._ID), results)
-        outputs = torch.ops.pantile.host_call([t.detach() for t in inputs], handle)
-        return outputs[0] if structure is torch.Tensor else structure(outputs)
+        return host_call(function, str(self._ID), inputs)
 
-    def _try_on_zeros(
-        self, function: Callable[..., Any], inputs: Sequence[torch.Tensor]
-    ) -> tuple[Any, Any]:
-        """(kind of container, shapes and types) of the results, from a real call on zeros."""
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            zeros = [torch.zeros(tuple(t.shape), dtype=t.dtype) for t in inputs]
-            result = function(*zeros)
-            results = _tensors(str(self._ID), result)
-        structure = torch.Tensor if isinstance(result, torch.Tensor) else type(result)
-        return structure, tuple((tuple(t.shape), t.dtype) for t in results)
+
+def host_call(function: Callable[..., Any], name: str, inputs: Sequence[torch.Tensor]) -> Any:
+    """Call a function on the host where the program gets to this point; recorded in any case.
+
+    Also from the backward of an `autograd.Function`, which torch calls outside `forward`.
+    """
+    structure, results = _try_on_zeros(function, name, inputs)
+    handle = next(_handles)
+    _calls[handle] = _Call(function, name, results)
+    outputs = torch.ops.pantile.host_call([t.detach() for t in inputs], handle)
+    return outputs[0] if structure is torch.Tensor else structure(outputs)
+
+
+def _try_on_zeros(
+    function: Callable[..., Any], name: str, inputs: Sequence[torch.Tensor]
+) -> tuple[Any, Any]:
+    """(kind of container, shapes and types) of the results, from a real call on zeros."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        zeros = [torch.zeros(tuple(t.shape), dtype=t.dtype) for t in inputs]
+        result = function(*zeros)
+        results = _tensors(name, result)
+    structure = torch.Tensor if isinstance(result, torch.Tensor) else type(result)
+    return structure, tuple((tuple(t.shape), t.dtype) for t in results)
 
 
 def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,11 +45,18 @@ class Call:
         try:
             return [self._values[name] for name in self.operator.inputs.get(slot, ())]
         except KeyError as error:
-            raise OperandError(
-                f"operator {self.type!r} reads {error.args[0]!r}, which was neither fed nor "
-                "computed nor found among the parameters",
-                fix="feed it, or run the startup program first",
-            ) from None
+            raise self._missing(str(error.args[0])) from None
+
+    def _missing(self, name: str) -> OperandError:
+        declared = self._variables.get(name)
+        shape = () if declared is None else declared.shape
+        return OperandError(
+            f"operator {self.type!r} reads {name!r}, which was neither fed nor computed nor found "
+            "among the parameters",
+            fix="feed it, or run the startup program first"
+            if all(size >= 0 for size in shape)
+            else f"feed it. Please check tensor shape setting: it is declared as {list(shape)}",
+        )
 
     def tensor(self, slot: str = "X") -> Tensor:
         """The tensor of a slot."""

@@ -9,9 +9,9 @@ import numpy as np
 from torch import fx
 
 from pantile.errors import InputMismatch
+from pantile.paddle.custom_operators import with_custom
 from pantile.paddle.description import read_program
 from pantile.paddle.parts import Parts
-from pantile.paddle.registry import translations
 from pantile.paddle.scope import Array, Scope
 from pantile.paddle.session import Session
 from pantile.paddle.strategy import StrategyValues
@@ -36,7 +36,7 @@ class CompiledProgram:
         description = read_program(program.desc.serialize_to_string())
         self.session = Session(
             description,
-            translations(),
+            with_custom(values.value("custom_ops")),
             feeds=feeds,
             fetches=fetches,
             scope=scope,

@@ -14,6 +14,14 @@ from pathlib import Path
 _POPART = re.compile(r'^\s*#\s*include\s*[<"](popart|poplar|popops|poplin|popnn)\b', re.M)
 
 
+_LIBRARY = re.compile(r"^-l(pop\w+|gcl|gp|poplar)$")
+
+
+def without_graphcore_libraries(flags: Iterable[str]) -> list[str]:
+    """Linker flags without the libraries that only the PopART half needs."""
+    return [flag for flag in flags if _LIBRARY.match(flag) is None]
+
+
 def without_popart(sources: Iterable[str]) -> list[str]:
     """The source files that need no header of Graphcore's."""
     return [source for source in sources if not _needs_popart(Path(source))]

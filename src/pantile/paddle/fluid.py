@@ -75,7 +75,7 @@ def _modules(paddle: Any) -> dict[str, ModuleType]:
         "framework": paddle.base.framework,
         "core": paddle.base.core,
         "compiler": paddle.base.compiler,
-        "unique_name": paddle.utils.unique_name,
+        "unique_name": paddle.base.unique_name,
     }
     names = (
         "CompiledProgram",

@@ -24,7 +24,7 @@ from pantile.paddle.backend import (
     software_ipus,
 )
 from pantile.paddle.compiled import compile_program
-from pantile.paddle.custom_sources import without_popart
+from pantile.paddle.custom_sources import without_graphcore_libraries, without_popart
 from pantile.paddle.patches import Patches
 from pantile.paddle.strategy import StrategyValues
 from pantile.paddle.wheel import names_of, require_paddle
@@ -202,6 +202,8 @@ def _install_device_names(paddle: Any, patches: Patches) -> None:
 
     @functools.wraps(stock_load)
     def load(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("extra_ldflags"):
+            kwargs["extra_ldflags"] = without_graphcore_libraries(kwargs["extra_ldflags"])
         return stock_load(name, without_popart(sources), *args, **kwargs)
 
     for module in (paddle, paddle.device):

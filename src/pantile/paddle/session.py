@@ -198,6 +198,7 @@ class Session:
             ]
             self.executor._compiler.progress.listener = tell
             self.executor.compile(*inputs)
+            self.executor._start_natively(*inputs)
         tell(100)
 
     def _shape(self, name: str) -> list[int]:
@@ -227,7 +228,7 @@ class Session:
         inputs = [self._input(name, arrays, rows) for name in self.feeds]
         executor = self.executor
         if evaluate and self._update is not None:
-            executor = self._evaluating()
+            executor = self._evaluating(inputs)
         elif self._update is not None:
             self._refresh_rates(self._update, learning_rate)
         results = executor(*inputs)
@@ -277,13 +278,15 @@ class Session:
             if value is not None:
                 tensor.copy_(value.reshape(tensor.shape))
 
-    def _evaluating(self) -> PoplarExecutor:
+    def _evaluating(self, inputs: Sequence[torch.Tensor]) -> PoplarExecutor:
         """An executor that runs the training program's forward and changes nothing."""
         if self._evaluator is None:
             options = Options().strict(False).deviceIterations(self.settings.micro_batches)
-            self._evaluator = inferenceModel(
-                self.network.frozen(), options.outputMode(OutputMode.All)
-            )
+            options.showCompilationProgressBar(self.settings.shows_progress)
+            network = self.network.frozen()
+            self._evaluator = inferenceModel(network, options.outputMode(OutputMode.All))
+            self._evaluator.compile(*inputs)
+            self._evaluator._start_natively(*inputs)
         return self._evaluator
 
     def _fetched(self, result: torch.Tensor, rows: int | None) -> Array:

@@ -51,15 +51,18 @@ def test_one_hot_drops_the_last_dim_of_its_classes() -> None:
     assert torch.equal(out, torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
 
 
-@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("reduction", [0, 1, 2, "Sum", "Mean", "None"])
 @pytest.mark.parametrize("is_log", [False, True])
 @pytest.mark.parametrize("ignored", ["None", "1"])
-def test_custom_nll_loss_follows_its_formula(reduction: int, is_log: bool, ignored: str) -> None:
+def test_custom_nll_loss_follows_its_formula(
+    reduction: int | str, is_log: bool, ignored: str
+) -> None:
     shares = torch.softmax(torch.randn(4, 3), -1)
     labels = torch.tensor([0, 1, 2, 1])
     kept = torch.ones(4) if ignored == "None" else (labels != 1).float()
     each = -torch.log(shares[torch.arange(4), labels]) * kept
-    expected = {0: each.sum(), 1: each.sum() / kept.sum(), 2: each}[reduction]
+    number = {"Sum": 0, "Mean": 1, "None": 2}.get(str(reduction), reduction)
+    expected = (each.sum(), each.sum() / kept.sum(), each)[int(number)]
 
     out = _computed(
         "custom_nll_loss",
@@ -72,7 +75,7 @@ def test_custom_nll_loss_follows_its_formula(reduction: int, is_log: bool, ignor
 
     assert out is not None
     torch.testing.assert_close(out, expected.reshape(out.shape))
-    assert out.shape == ((4,) if reduction == 2 else (1,))
+    assert out.shape == ((4,) if number == 2 else (1,))
 
 
 def test_a_custom_operator_is_the_function_that_was_registered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -53,13 +55,22 @@ def _clip(call: Call) -> None:
     low = call.optional("Min")
     high = call.optional("Max")
     if low is None and high is None:
-        call.put(torch.clamp(x, call.number("min"), call.number("max")))
+        call.put(torch.clamp(x, _bound(call, "min", x.dtype), _bound(call, "max", x.dtype)))
         return
     if low is None:
-        low = torch.full((), call.number("min"), dtype=x.dtype)
+        low = torch.full((), _bound(call, "min", x.dtype), dtype=x.dtype)
     if high is None:
-        high = torch.full((), call.number("max"), dtype=x.dtype)
+        high = torch.full((), _bound(call, "max", x.dtype), dtype=x.dtype)
     call.put(torch.minimum(torch.maximum(x, low.to(x.dtype)), high.to(x.dtype)))
+
+
+def _bound(call: Call, name: str, dtype: torch.dtype) -> float:
+    """A bound as a number of the type: an integer for integers, infinite where it does not fit."""
+    value = call.number(name)
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        return int(min(max(value, limits.min), limits.max))
+    return value if abs(value) <= torch.finfo(dtype).max else math.copysign(math.inf, value)
 
 
 _PLAIN = {

@@ -49,6 +49,12 @@ def _cross_entropy(call: Call) -> None:
 _REDUCTIONS = {0: "sum", 1: "mean", 2: "none"}
 
 
+def _reduction(call: Call) -> str:
+    """Paddle writes a number, PopART a word."""
+    written = call.operator.attributes.get("reduction", 1)
+    return written.lower() if isinstance(written, str) else _REDUCTIONS[call.integer("reduction")]
+
+
 def _custom_nll_loss(call: Call) -> None:
     shares, label = call.tensor("X"), call.tensor("Y").to(torch.int64)
     log_share = shares if call.flag("inputIsLogProbability") else torch.log(shares)
@@ -57,7 +63,7 @@ def _custom_nll_loss(call: Call) -> None:
     loss = F.nll_loss(
         log_share.reshape(-1, log_share.shape[-1]),
         label.reshape(-1),
-        reduction=_REDUCTIONS[call.integer("reduction", 1)],
+        reduction=_reduction(call),
         ignore_index=ignored,
     )
     call.put(loss.reshape(label.shape if loss.dim() else [1]))

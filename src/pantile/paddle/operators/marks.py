@@ -15,8 +15,8 @@ def _same(x: Tensor) -> Tensor:
 def _print(call: Call) -> None:
     x = call.tensor("In")
     name = call.operator.inputs["In"][0]
-    printed = ipu_print_tensor(x, call.text("message", "") or name)
-    call.put(printed)
+    backward = call.text("print_phase", "BOTH").upper() != "FORWARD"
+    call.put(ipu_print_tensor(x, call.text("message", "") or name, print_gradient=backward))
 
 
 def _checkpoint(x: Tensor) -> Tensor:
