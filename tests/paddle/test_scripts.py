@@ -147,6 +147,45 @@ def test_fluid_names_build_the_programs_they_built() -> None:
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
+def test_fluid_layers_keep_the_shapes_they_had() -> None:
+    with pantile.paddle.installed():
+        import paddle.fluid as fluid
+
+        layers = fluid.layers
+        x = fluid.data("x", [2, 3, 4])
+        rows = fluid.data("rows", [2, 3, 1], "int64")
+        with fluid.unique_name.guard(fluid.unique_name.UniqueNameGenerator()):
+            fetched = {
+                (2, 6, 4): layers.expand(x, [1, 2, 1]),
+                (6, 4): layers.flatten(x, axis=2),
+                (2, 3, 5): layers.one_hot(rows, 5),
+                (2, 3, 1, 5): fluid.one_hot(rows, 5),
+                (2, 3, 8): layers.embedding(rows, [6, 8], padding_idx=-1),
+                (2, 3, 1, 8): fluid.embedding(rows, [6, 8]),
+                (2, 4): layers.reduce_prod(x, dim=1),
+                (3, 4): layers.cumsum(x, axis=1, exclusive=True, reverse=True)[0],
+                (2, 3): layers.squeeze(layers.cast(rows, "float32"), [-1]),
+                (2, 3, 4): layers.less_equal(layers.pow(x, 2.0), x),
+            }
+    names = [variable.name for variable in fetched.values()]
+    main, strategy = paddle.static.default_main_program(), api.IpuStrategy()
+    strategy.set_graph_config(is_training=False)
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    executor.run(paddle.static.default_startup_program())
+    rng = np.random.default_rng(3)
+    feed = {
+        "x": rng.uniform(0, 2, (2, 3, 4)).astype("float32"),
+        "rows": rng.integers(0, 5, (2, 3, 1)),
+    }
+    expected = executor.run(main, feed=feed, fetch_list=names)
+
+    results = api.compile(main, ["x", "rows"], names, strategy=strategy).run(feed)
+
+    assert [result.shape for result in results] == list(fetched)
+    for result, want in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, want, rtol=1e-6, atol=1e-6)
+
+
 def test_a_registered_function_computes_an_operator_nobody_knows() -> None:
     x = paddle.static.data("x", [2, 3])
     out = paddle.lgamma(x)

@@ -11,6 +11,7 @@ from torch import fx
 from pantile.errors import InputMismatch
 from pantile.paddle.custom_operators import with_custom
 from pantile.paddle.description import read_program
+from pantile.paddle.distributed_session import session_for
 from pantile.paddle.parts import Parts
 from pantile.paddle.scope import Array, Scope
 from pantile.paddle.session import Session
@@ -34,9 +35,10 @@ class CompiledProgram:
         self._values, self._scope = values, scope
         self._scheduler = getattr(program, "lr_scheduler", None)
         description = read_program(program.desc.serialize_to_string())
-        self.session = Session(
+        self.session: Session = session_for(
             description,
             with_custom(values.value("custom_ops")),
+            total=values.replicas_of_all(),
             feeds=feeds,
             fetches=fetches,
             scope=scope,

@@ -12,6 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from pantile.paddle import fluid_layers
 from pantile.paddle.patches import Patches
 
 
@@ -47,10 +48,11 @@ def _module(name: str, **names: Any) -> _Fluid:
 def _modules(paddle: Any) -> dict[str, ModuleType]:
     static = paddle.static
     layers = _module("paddle.fluid.layers", **_layers(paddle))
+    one_hot = _one_hot(paddle)
     parts = {
         "layers": layers,
         "nets": _module("paddle.fluid.nets", simple_img_conv_pool=_image_block(layers)),
-        "input": _module("paddle.fluid.input", one_hot=layers.one_hot, embedding=layers.embedding),
+        "input": _module("paddle.fluid.input", one_hot=one_hot, embedding=static.nn.embedding),
         "io": _module(
             "paddle.fluid.io",
             save_inference_model=_saver(paddle),
@@ -97,8 +99,8 @@ def _modules(paddle: Any) -> dict[str, ModuleType]:
         LoDTensor=paddle.base.core.LoDTensor,
         ParamAttr=paddle.ParamAttr,
         data=_data(paddle),
-        embedding=layers.embedding,
-        one_hot=layers.one_hot,
+        embedding=static.nn.embedding,
+        one_hot=one_hot,
         io_save=static.save,
         is_compiled_with_ipu=paddle.is_compiled_with_ipu,
     )
@@ -144,42 +146,40 @@ def _layers(paddle: Any) -> dict[str, Any]:
         "elementwise_div": paddle.divide,
         "elementwise_max": paddle.maximum,
         "elementwise_min": paddle.minimum,
+        "elementwise_mod": paddle.remainder,
         "elementwise_pow": paddle.pow,
     }
-    same = (
-        "abs cast concat cumsum equal exp expand gather greater_than increment less_than log "
-        "logical_and logical_not logical_or matmul ones pow reshape scale shape slice split sqrt "
-        "square squeeze stack tanh transpose unsqueeze where zeros"
-    )
     return {
-        **{name: getattr(paddle, name) for name in same.split()},
+        **fluid_layers.unchanged(paddle),
+        **fluid_layers.changed(paddle),
         **{name: _binary(function, functional) for name, function in arithmetic.items()},
         "accuracy": paddle.static.accuracy,
         "argmax": lambda x, axis=0: paddle.argmax(x, axis),
         "assign": paddle.assign,
+        "argmin": lambda x, axis=0: paddle.argmin(x, axis),
         "batch_norm": nn.batch_norm,
+        "cast": paddle.cast,
         "conv2d": nn.conv2d,
         "cross_entropy": _cross_entropy(paddle),
         "data": _layer_data(paddle),
         "dropout": _dropout(functional),
-        "embedding": nn.embedding,
         "fc": _fully_connected(nn),
         "fill_constant": lambda shape, dtype, value, **_: paddle.full(shape, value, dtype),
-        "gelu": functional.gelu,
+        "group_norm": nn.group_norm,
         "layer_norm": nn.layer_norm,
         "mean": lambda x, name=None: paddle.mean(x, name=name),
-        "one_hot": lambda input, depth, **_: functional.one_hot(input, depth),
         "pool2d": _pool(functional),
+        "reduce_all": _reduction(paddle.all),
+        "reduce_any": _reduction(paddle.any),
         "reduce_max": _reduction(paddle.max),
         "reduce_mean": _reduction(paddle.mean),
+        "reduce_min": _reduction(paddle.min),
+        "reduce_prod": _reduction(paddle.prod),
         "reduce_sum": _reduction(paddle.sum),
-        "relu": functional.relu,
-        "sigmoid": functional.sigmoid,
         "softmax": lambda input, use_cudnn=True, name=None, axis=-1: functional.softmax(
             input, axis, name=name
         ),
         "softmax_with_cross_entropy": functional.softmax_with_cross_entropy,
-        "topk": paddle.topk,
     }
 
 
@@ -192,6 +192,15 @@ def _binary(function: Callable[..., Any], functional: Any) -> Callable[..., Any]
         return result if act is None else getattr(functional, act)(result)
 
     return binary
+
+
+def _one_hot(paddle: Any) -> Callable[..., Any]:
+    """Of `fluid` itself: the classes get a dim of their own."""
+
+    def one_hot(input: Any, depth: int, allow_out_of_range: bool = False) -> Any:
+        return paddle.nn.functional.one_hot(input, depth)
+
+    return one_hot
 
 
 def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:

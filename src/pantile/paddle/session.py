@@ -10,7 +10,7 @@ The weights are copied from the scope when the session is made; the scope sees t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,7 @@ from pantile.logging import logger
 from pantile.options import Options, PipelinedExecution, ShardedExecution, Stage
 from pantile.paddle.call import Table
 from pantile.paddle.description import Description, Variable
+from pantile.paddle.inlining import inlined
 from pantile.paddle.network import Network
 from pantile.paddle.parts import (
     Parts,
@@ -110,7 +111,8 @@ class Session:
     ) -> None:
         self.settings = settings
         self.feeds, self.fetches = tuple(feeds), tuple(fetches)
-        parts = divide(description.main, training=settings.training, loss=loss)
+        main = inlined(description, table)
+        parts = divide(main, training=settings.training, loss=loss)
         self.parts = pruned(parts, fetches)
         if settings.sharded and settings.devices > 1 and not _stages(self.parts):
             self.parts = shared_out(self.parts, settings.devices)
@@ -304,10 +306,14 @@ class Session:
         if self._update is None:
             logger.warning("weights_to_host: an inference program does not change its weights")
             return
-        now = {**dict(self.network.named_state()), **self._update.state_tensors()}
-        for name in self._written:
-            if name in now:
-                self._scope.store(name, now[name].detach())
+        for name, value in self.current_values():
+            self._scope.store(name, value.detach())
+
+    def current_values(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights and the optimizer's state that the program changes, by name."""
+        update = {} if self._update is None else self._update.state_tensors()
+        now = {**dict(self.network.named_state()), **update}
+        return ((name, now[name]) for name in self._written if name in now)
 
 
 def _stages(parts: Parts) -> list[Stage]:

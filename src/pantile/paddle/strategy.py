@@ -132,6 +132,12 @@ class StrategyValues:
             dynamic_batch=value("timeout_ms") > 0 and value("enable_model_runtime_executor"),
         )
 
+    def replicas_of_all(self) -> int | None:
+        """The replicas of all processes of a run; None if each process has its own program."""
+        if not self.value("enable_distributed_replicated_graphs"):
+            return None
+        return int(self.value("global_replication_factor"))
+
     def learning_rate(self) -> float | None:
         """The rate of a dygraph program; a static one has its rates in the scope."""
         return float(self.value("lr")) if self.value("is_dynamic") else None

@@ -33,6 +33,16 @@ def test_a_mark_passes_values_and_gradients_on(kind: str) -> None:
     assert torch.equal(gradient, torch.full((2, 3), 3.0))
 
 
+def test_clip_with_one_bound_works_in_half_precision() -> None:
+    # A missing bound is written as the largest float32, which half precision cannot hold.
+    x = torch.tensor([-1.0, 0.05, 60000.0], dtype=torch.float16)
+
+    out = _computed("clip", x, min=0.1, max=3.4028234663852886e38)
+
+    assert out is not None and out.dtype is torch.float16
+    assert torch.equal(out, torch.tensor([0.1, 0.1, 60000.0], dtype=torch.float16))
+
+
 def test_detach_passes_values_on_and_no_gradient() -> None:
     x = torch.randn(2, 3, requires_grad=True)
 

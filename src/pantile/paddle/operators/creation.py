@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from pantile.errors import OperandError
 from pantile.paddle.call import Call, Table, Tensor, one_tensor, with_attributes
 
 
@@ -135,6 +136,20 @@ def _where(call: Call) -> None:
     call.put(torch.where(call.tensor("Condition"), call.tensor("X"), call.tensor("Y")))
 
 
+def _select_input(call: Call) -> None:
+    """What one of several branches computed; all of them were."""
+    choices, mask = call.tensors(), call.tensor("Mask").reshape(())
+    if len({choice.shape for choice in choices}) > 1:
+        raise OperandError(
+            f"branches give results of the shapes {[list(c.shape) for c in choices]}",
+            fix="let all branches give the same shape",
+        )
+    chosen = choices[0]
+    for place, choice in enumerate(choices[1:], 1):
+        chosen = torch.where(mask == place, choice, chosen)
+    call.put(chosen)
+
+
 def _triangle(call: Call, x: Tensor) -> Tensor:
     keep = torch.tril if call.flag("lower", True) else torch.triu
     return keep(x, call.integer("diagonal", 0))
@@ -160,5 +175,6 @@ TABLE: Table = {
     "range": _range,
     "tril_triu": with_attributes(_triangle),
     "uniform_random": _uniform_random,
+    "select_input": _select_input,
     "where": _where,
 }
