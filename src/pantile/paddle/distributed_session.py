@@ -134,8 +134,9 @@ class _FollowingSession:
 
     def compile(self, progress: Progress | None = None) -> None:
         """Process 0 compiles."""
-        for percent in range(101) if progress is not None else ():
-            progress(percent)
+        if progress is not None:
+            for percent in range(101):
+                progress(percent)
 
     def run(self, arrays: Mapping[str, Array], **_: Any) -> list[Array]:
         """Run one step of all processes; the fetches of this one."""

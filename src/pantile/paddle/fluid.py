@@ -16,6 +16,19 @@ from pantile.paddle import fluid_layers
 from pantile.paddle.patches import Patches
 
 
+_OF_STATIC = (
+    "CompiledProgram",
+    "Executor",
+    "Program",
+    "Scope",
+    "default_main_program",
+    "default_startup_program",
+    "global_scope",
+    "program_guard",
+    "scope_guard",
+)
+
+
 def install(paddle: Any, patches: Patches) -> None:
     """Make `import paddle.fluid` work, unless the wheel has one of its own."""
     if "paddle.fluid" in sys.modules:
@@ -79,21 +92,10 @@ def _modules(paddle: Any) -> dict[str, ModuleType]:
         "compiler": paddle.base.compiler,
         "unique_name": paddle.base.unique_name,
     }
-    names = (
-        "CompiledProgram",
-        "Executor",
-        "Program",
-        "Scope",
-        "default_main_program",
-        "default_startup_program",
-        "global_scope",
-        "program_guard",
-        "scope_guard",
-    )
     root = _module(
         "paddle.fluid",
         **parts,
-        **{name: getattr(static, name) for name in names},
+        **{name: getattr(static, name) for name in _OF_STATIC},
         CPUPlace=paddle.CPUPlace,
         IPUPlace=paddle.IPUPlace,
         LoDTensor=paddle.base.core.LoDTensor,
