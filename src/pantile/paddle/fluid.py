@@ -15,7 +15,6 @@ from typing import Any
 from pantile.paddle import fluid_layers
 from pantile.paddle.patches import Patches
 
-
 _OF_STATIC = (
     "CompiledProgram",
     "Executor",
