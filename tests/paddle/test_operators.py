@@ -14,7 +14,7 @@ from tests.paddle import (
 )
 from tests.paddle.op_case import Case, check
 
-from pantile.errors import CaptureError, DataDependentError
+from pantile.errors import CaptureError, DataDependentError, OperandError
 from pantile.paddle import api
 
 _FAMILIES = (activation_cases, arithmetic_cases, layer_cases, loss_cases, shape_cases)
@@ -103,6 +103,40 @@ def test_a_range_is_made_of_constants_and_refused_for_what_is_fed() -> None:
     np.testing.assert_array_equal(result, [2, 5, 8])
     with pytest.raises(DataDependentError):
         api.compile(main, ["end"], [fed], strategy=_inference())
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "both"])
+def test_a_print_shows_the_gradient_unless_only_forward_is_asked_for(
+    phase: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    x = paddle.static.data("x", [2])
+    weight = paddle.create_parameter(
+        [2], "float32", default_initializer=paddle.nn.initializer.Constant(0.5)
+    )
+    seen = paddle.static.Print(x * weight, message="seen", print_phase=phase)
+    loss = paddle.sum(3 * seen)
+    paddle.optimizer.SGD(0.1).minimize(loss)
+    paddle.static.Executor(paddle.CPUPlace()).run(paddle.static.default_startup_program())
+    strategy = api.IpuStrategy()
+    strategy.set_graph_config(is_training=True)
+
+    model = api.compile(paddle.static.default_main_program(), ["x"], [loss], strategy=strategy)
+    model.run({"x": np.float32([1, 4])})
+
+    printed = capfd.readouterr().err
+    assert "seen: (0.5000, 2.0000)" in printed
+    assert ("seen_gradient: (3.0000, 3.0000)" in printed) == (phase != "forward")
+
+
+def test_a_variable_of_unknown_shape_that_is_not_fed_is_named_with_its_shape() -> None:
+    fed = paddle.static.data("fed", [2])
+    other = paddle.static.data("other", [-1, 3])
+    out = paddle.full_like(other, 0.5)
+    main = paddle.static.default_main_program()
+
+    # The back-end's words, which scripts look for.
+    with pytest.raises(OperandError, match=r"'other'(.|\n)*Please check tensor shape setting"):
+        api.compile(main, [fed.name], [out], strategy=_inference())
 
 
 def test_draws_have_the_moments_that_were_asked_for() -> None:

@@ -284,3 +284,19 @@ def test_a_program_is_shared_out_equally_when_nobody_placed_it() -> None:
     model = api.compile(paddle.static.default_main_program(), ["x"], [out], strategy=strategy)
 
     assert [op.attributes["ipu_stage"] for op in model.parts.forward] == [0, 0, 1, 1]
+
+
+def test_the_first_run_has_the_bits_of_later_ones() -> None:
+    # One image and a small kernel: torch's own convolution and the compiled one round differently.
+    x = paddle.static.data("x", [1, 3, 10, 10])
+    out = paddle.nn.Conv2D(3, 3, 3, bias_attr=False)(x)
+    paddle.static.Executor(paddle.CPUPlace()).run(paddle.static.default_startup_program())
+    strategy = api.IpuStrategy()
+    strategy.set_graph_config(is_training=False)
+    model = api.compile(paddle.static.default_main_program(), ["x"], [out], strategy=strategy)
+    fed = {"x": np.random.default_rng(4).uniform(size=(1, 3, 10, 10)).astype("float32")}
+
+    first, second, third = (model.run(fed)[0] for _ in range(3))
+
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first, third)
