@@ -17,7 +17,7 @@ from pantile.errors import CaptureError
 from pantile.paddle.call import Call, Table
 from pantile.paddle.description import Block, Description, Operator, Variable
 
-MOST_OPERATORS = 100_000
+MOST_OPERATORS = 20_000
 """A program that is longer when its loops are written out is refused."""
 
 _BACKWARD = 1
