@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
-from pantile.errors import CaptureError
+from pantile.errors import CaptureError, Error
 from pantile.paddle.call import Call, Table
 from pantile.paddle.description import Block, Description, Operator, Variable
 
@@ -27,6 +27,7 @@ _DECIDED = ("logical_and", "logical_not", "logical_or")
 _MADE = ("assign", "assign_value", "cast", "fill_constant")
 _FOLDED = frozenset({*_COMPARED, *_COMPUTED, *_DECIDED, *_MADE})
 """What conditions and counters of loops are made of."""
+_FAULTS = (RuntimeError, ValueError, TypeError, KeyError, IndexError, OverflowError)
 
 
 def inlined(description: Description, table: Table) -> Block:
@@ -42,11 +43,7 @@ def inlined(description: Description, table: Table) -> Block:
     for operator in _Writer(description, variables, table).block(0):
         made.append(operator)
         if len(made) > MOST_OPERATORS:
-            raise CaptureError(
-                f"the program has more than {MOST_OPERATORS} operators when its loops are written "
-                "out",
-                fix="make fewer turns in a loop, or run it from Python",
-            )
+            raise _too_long()
     # What the backward part of inner blocks says about the flow of gradients is kept.
     inner = (op for block in description.blocks[1:] for op in block.operators)
     made += [op for op in inner if _role(op) & _BACKWARD]
@@ -67,26 +64,35 @@ class _Writer:
     def block(self, number: int) -> Iterator[Operator]:
         """The operators of a block."""
         for op in self._blocks[number].operators:
-            inner = self._inner(op)
+            inner = self._inner(op, number)
             if op.type == "conditional_block" and inner is not None and self._is_pure(inner, op):
                 yield from self._branch(op, inner)
             elif op.type == "while" and inner is not None and self._condition(op) is not None:
-                while self._condition(op):
-                    yield from self.block(inner)
+                yield from self._loop(op, inner)
             else:
                 self._fold(op)
                 yield op
 
-    def _inner(self, op: Operator) -> int | None:
+    def _inner(self, op: Operator, outer: int) -> int | None:
+        """The block an operator runs. It comes after its own, or blocks could hold each other."""
         number = op.attributes.get("sub_block")
-        known = isinstance(number, int) and 0 < number < len(self._blocks)
+        known = isinstance(number, int) and outer < number < len(self._blocks)
         return number if known and not _role(op) & _BACKWARD else None
+
+    def _loop(self, op: Operator, number: int) -> Iterator[Operator]:
+        turns = 0
+        while self._condition(op):
+            turns += 1
+            if turns > MOST_OPERATORS:
+                raise _too_long()
+            yield from self.block(number)
 
     def _is_pure(self, number: int, op: Operator) -> bool:
         """A branch that may be computed although it is not taken: it changes no weights."""
         writes = [name for inner in self._blocks[number].operators for name in inner.writes]
         kept = any(self._variables.get(name, Variable(name)).persistable for name in writes)
-        return bool(op.attributes.get("is_scalar_condition", False)) and not kept
+        scalar = bool(op.attributes.get("is_scalar_condition", False))
+        return scalar and bool(op.inputs.get("Cond")) and not kept
 
     def _branch(self, op: Operator, number: int) -> Iterator[Operator]:
         """The branch, and where a variable had a value before, the choice between the two."""
@@ -119,20 +125,32 @@ class _Writer:
     def _fold(self, op: Operator) -> None:
         """Compute what is made of constants alone; forget what is overwritten by anything else."""
         self._written.update(op.writes)
-        reads = list(op.reads)
-        small = all(self._is_small(name) for name in op.writes)
-        if op.type in _FOLDED and small and all(name in self._constants for name in reads):
+        self._forget(name for name in op.writes if name not in op.reads)
+        if op.type not in _FOLDED or not self._is_small(op):
+            self._forget(op.writes)
+            return
+        try:
             self._table[op.type](Call(op, self._constants, self._variables))
-        else:
+        except (Error, *_FAULTS):  # the session will say what is wrong with it
             self._forget(op.writes)
 
-    def _is_small(self, name: str) -> bool:
-        shape = self._variables.get(name, Variable(name)).shape
-        return shape in ((), (1,))
+    def _is_small(self, op: Operator) -> bool:
+        """Does it make one number of single numbers that are known?"""
+        known = all(name in self._constants for name in op.reads)
+        declared = [self._variables.get(name, Variable(name)).shape for name in op.writes]
+        shape = op.attributes.get("shape", ())
+        return known and all(size in ((), (1,)) for size in declared) and shape in ([], (), [1])
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in names:
             self._constants.pop(name, None)
+
+
+def _too_long() -> CaptureError:
+    return CaptureError(
+        f"the program has more than {MOST_OPERATORS} operators when its loops are written out",
+        fix="make fewer turns in a loop, or run it from Python",
+    )
 
 
 def _role(op: Operator) -> int:
