@@ -88,7 +88,7 @@ def test_a_fallback_that_was_asked_for_trains_on_the_cpu_and_says_so(
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"gradient_clip_val": 0.5}, {"accumulate_grad_batches": 2}, {"precision": "16-mixed"}],
+    [{"detect_anomaly": True}, {"accumulate_grad_batches": 2}, {"precision": "16-mixed"}],
 )
 def test_what_needs_gradients_between_updates_of_one_call_is_refused(
     arguments: dict[str, Any],

@@ -134,7 +134,7 @@ def test_the_strategy_explains_itself() -> None:
         accelerator="ipu",
         devices=1,
         strategy=strategy,
-        gradient_clip_val=1.0,
+        accumulate_grad_batches=2,
         max_epochs=1,
         **QUIET,
     )
@@ -147,6 +147,6 @@ def test_the_strategy_explains_itself() -> None:
     trainer.fit(Asks(), loader())
 
     assert told == [
-        "split steps because of gradient_clip_val=1.0\n"
+        "split steps because of accumulate_grad_batches=2\n"
         "training_step (gradients): float32[4, 8], int64[4]"
     ]

@@ -64,8 +64,6 @@ def _of_callbacks(namespace: Namespace, callbacks: Any) -> Iterator[str]:
 
 
 def _of_flags(trainer: Any) -> Iterator[str]:
-    if trainer.gradient_clip_val:
-        yield f"gradient_clip_val={trainer.gradient_clip_val}"
     if trainer.accumulate_grad_batches != 1:
         yield f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
     if trainer._detect_anomaly:

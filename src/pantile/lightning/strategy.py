@@ -22,6 +22,8 @@ import torch
 from pantile.errors import CaptureError, OptimizerError
 from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
 from pantile.lightning.bridge import bridge
+from pantile.lightning.clipping import clipped
+from pantile.lightning.fast_kernels import fast_kernels
 from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualStep
@@ -397,7 +399,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
             self._training_context,
             marked_loss,
             self._make_fused,
-            self._surroundings(),
+            (self._surroundings(), self._clipping()),
         )
         run = self._programs.run("training_step", kind, args)
         self.optimizer_updates += iterations
@@ -405,8 +407,12 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
 
     def _make_fused(self, function: Any, parts: int, name: str) -> StepProgram:
         options = self._program_options(training=True, parts=parts)
-        optimizer = self.optimizers[0]
+        optimizer = clipped(self.optimizers[0], *self._clipping())
         return StepProgram(function, self.lightning_module, options, name=name, optimizer=optimizer)
+
+    def _clipping(self) -> tuple[Any, Any]:
+        trainer = self.lightning_module._trainer
+        return trainer.gradient_clip_val, trainer.gradient_clip_algorithm
 
     # Training, with manual optimisation
 
@@ -442,10 +448,11 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         """Let the optimizer step; in fused mode the program did."""
         if self.mode == SPLIT:
             self.optimizer_updates += self.lightning_module.automatic_optimization
-            return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
-        result = closure()
-        self.precision_plugin._after_closure(self.lightning_module, optimizer)
+            with fast_kernels(optimizer):
+                return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
+        result = closure()  # there is no hook that would look at gradients
         if self.mode == SPLIT:  # from this step on
+            self.precision_plugin._after_closure(self.lightning_module, optimizer)
             optimizer.step()
             self.optimizer_updates += 1
         return result
