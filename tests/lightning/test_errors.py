@@ -66,7 +66,7 @@ class ReturnsAVector(Classifier):
     [
         (AsksForAValue, DataDependentError, r"test_errors.py:\d+ in training_step: if loss > 1e9"),
         (TrainsOnAMetric, CaptureError, "the loss depends on the result of a metric"),
-        (BranchesOnAMetric, CaptureError, r"bool\(\) needs the result of a metric"),
+        (BranchesOnAMetric, CaptureError, r"bool\(\) needs a value that is not there"),
         (SetsItsRate, CaptureError, "sets 'lr' of an optimizer(.|\n)*fix: use a scheduler"),
         (TakesAnIterator, CaptureError, r"takes an iterator(.|\n)*fix: define training_step\("),
         (ReturnsAVector, CaptureError, r"a loss of shape \[3\](.|\n)*fix: return a scalar"),

@@ -22,7 +22,8 @@ def clipped(optimizer: Any, value: float | None, algorithm: Any) -> Any:
     if not value:
         return optimizer
     by_value = getattr(algorithm, "value", algorithm) == "value"
-    twin = object.__new__(_clipping_class(type(optimizer), float(value), by_value))
+    kind: Any = type(optimizer)
+    twin = object.__new__(_clipping_class(kind, float(value), by_value))
     twin.__dict__ = optimizer.__dict__
     return twin
 
