@@ -29,7 +29,8 @@ from pantile.runtime.held_objects import still_holds
 
 _MISSING = object()
 _PLAIN = (int, float, bool, str, bytes, type(None))
-_INTERNAL = (frozenset(vars(nn.Module())) - {"training"}) | {"destroy", "log"}
+_EXCHANGED = frozenset({"log", "log_dict", "print"})
+_INTERNAL = (frozenset(vars(nn.Module())) - {"training"}) | {"destroy"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,12 @@ class Attributes:
     def names(self, path: str) -> list[Any]:
         """The user's names in one table."""
         table = self.tables[path]
-        return [name for name in table.values if not table.of_module or name not in self._internal]
+        hidden: frozenset[str] = frozenset()
+        if table.of_module:
+            hidden = _EXCHANGED | self._internal
+        elif any(table.values is vars(observer) for observer in self.observers):
+            hidden = _EXCHANGED
+        return [name for name in table.values if name not in hidden]
 
     def value(self, name: str) -> Any:
         """An attribute by `path:name`, as it is now."""
