@@ -267,7 +267,7 @@ class Watches(Callback):
 class CountsSteps(Gan):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         super().training_step(batch, batch_idx)
-        self.log("steps", float(self.global_step))
+        self.log("steps", 1.0 * self.global_step)
 
 
 def test_hooks_of_callbacks_and_counters_follow_a_step_by_hand() -> None:

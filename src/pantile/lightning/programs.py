@@ -87,6 +87,8 @@ class Run:
     def replay(self) -> Any:
         """Let the step's events take place; what the step returned."""
         tape = self.note.tape
+        if tape.steps:
+            self.numbers["global_step"]  # looked up now: events will count it on
         values = tape.merged(self.tensors[: self.note.values], self.parts)
         return tape.replay(values, self.numbers)
 
