@@ -16,9 +16,11 @@ import pantile.lightning  # noqa: F401 - registers
 pytestmark = pytest.mark.usefixtures("reference")
 
 
-def train(accelerator: str, precision: Any = "32-true") -> tuple[nn.Module, list[float]]:
+def train(
+    accelerator: str, precision: Any = "32-true", devices: int = 1, batch_size: int = 4
+) -> tuple[nn.Module, list[float]]:
     torch.manual_seed(0)
-    fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
+    fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
     fabric.launch()
     model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 3))
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
@@ -36,7 +38,7 @@ def train(accelerator: str, precision: Any = "32-true") -> tuple[nn.Module, list
 
     run = fabric.strategy.compile_step(step) if accelerator == "ipu" else step
     losses = []
-    for batch in fabric.setup_dataloaders(loader(22, 4)):
+    for batch in fabric.setup_dataloaders(loader(22, batch_size)):
         losses.append(float(run(batch)["loss"]))
         scheduler.step()
     return model, losses
@@ -58,6 +60,15 @@ def test_a_compiled_step_in_mixed_precision_trains_like_the_plain_one() -> None:
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_compiled_step_sees_the_batches_of_all_replicas() -> None:
+    model, losses = train("ipu", devices=4, batch_size=2)
+
+    expected, expected_losses = train("cpu", batch_size=8)
+    assert len(losses) == 3
+    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-6, atol=1e-7)
+
+
 def test_a_loop_that_is_not_compiled_says_so(caplog: pytest.LogCaptureFixture) -> None:
     fabric = Fabric(accelerator="ipu", devices=1)
     model = fabric.setup(nn.Linear(2, 1))
@@ -70,7 +81,6 @@ def test_a_loop_that_is_not_compiled_says_so(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"devices": 2}, "Fix: pass devices=1, or use the Trainer"),
         ({"precision": "16-mixed"}, "must be one of: 32-true"),
         ({"precision": "64-true"}, "must be one of: 32-true"),
     ],

@@ -54,6 +54,18 @@ def test_device_iterations_are_updates() -> None:
     torch.testing.assert_close(module.state_dict(), cpu[0].state_dict(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("algorithm", ["norm", "value"])
+def test_device_iterations_clip_each_update(algorithm: str) -> None:
+    case = Case(trainer={"gradient_clip_val": 0.02, "gradient_clip_algorithm": algorithm})
+    cpu, _ = fit(case, "cpu")
+    strategy = pantile.lightning.IPUStrategy(device_iterations=3)
+
+    module, _ = fit(case, "ipu", strategy=strategy)
+
+    assert strategy.mode == "fused"
+    torch.testing.assert_close(module.state_dict(), cpu.state_dict(), rtol=1e-6, atol=1e-7)
+
+
 def test_options_win_and_accumulate_in_the_program() -> None:
     options = poptorch.Options().deviceIterations(2)
     options.Training.gradientAccumulation(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 from tests.lightning.models import Classifier, loader
 
+import pantile.lightning
 from pantile.lightning import IPUStrategy
 
 pytestmark = pytest.mark.usefixtures("reference")
@@ -134,7 +136,7 @@ def test_the_strategy_explains_itself() -> None:
         accelerator="ipu",
         devices=1,
         strategy=strategy,
-        gradient_clip_val=1.0,
+        accumulate_grad_batches=2,
         max_epochs=1,
         **QUIET,
     )
@@ -147,6 +149,22 @@ def test_the_strategy_explains_itself() -> None:
     trainer.fit(Asks(), loader())
 
     assert told == [
-        "split steps because of gradient_clip_val=1.0\n"
+        "split steps because of accumulate_grad_batches=2\n"
         "training_step (gradients): float32[4, 8], int64[4]"
     ]
+
+
+def test_profilers_show_the_compiled_programs_next_to_the_hooks() -> None:
+    profiler = pantile.lightning.IPUProfiler()
+    trainer = pl.Trainer(accelerator="ipu", devices=1, max_epochs=2, profiler=profiler, **QUIET)
+    trainer.fit(Classifier(), loader(), loader(8))
+
+    text = profiler.summary()
+    rows = [re.split(r"\s{2,}", line) for line in text.splitlines()]
+    training = next(row for row in rows if row[0] == "training_step (fused)")
+    validation = next(row for row in rows if row[0] == "validation_step (inference)")
+    assert training[1:4] == ["float32[4, 8], int64[4]", "reference", "12"]
+    assert validation[1:4] == ["float32[4, 8], int64[4]", "reference", "2"]
+    assert len(profiler.recorded_durations["[IPU]run training_step (fused)"]) == 12
+    assert len(profiler.recorded_durations["[IPU]record training_step (fused)"]) == 1
+    assert "on_train_epoch_end" in text

@@ -23,7 +23,8 @@ class UpdateRequest:
 
     `names` maps id(parameter) to its name; `gradients` names the parameters that have one;
     `parameters` are the device's tensors, where they are not the optimizer's own. `library_step`
-    records the `step` of torch's or PopTorch's class, not that of a class derived from it.
+    records the `step` of torch's or PopTorch's class, not that of a class derived from it, and
+    `arguments` are given to it.
     """
 
     optimizer: torch.optim.Optimizer
@@ -33,6 +34,7 @@ class UpdateRequest:
     loss_scaling: bool = False
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     library_step: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ class _UpdateTrace:
         }
         optimizer = self.request.optimizer
         kind = library_class(optimizer) if self.request.library_step else type(optimizer)
-        kind.step(shadow)
+        kind.step(shadow, **self.request.arguments)
         for name, p in stand_ins.items():
             for key, value in shadow.state[p].items():
                 if value is not before.get((name, key)):

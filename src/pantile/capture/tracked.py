@@ -220,6 +220,8 @@ def _binary(name: str, *, swapped: bool) -> Callable[[Tracked, Any], Any]:
                 made = self.facts.as_input(self, other.dtype)
             mine = self.settle() if made is None else made
             return function(other, mine) if swapped else function(mine, other)
+        if getattr(type(other), "takes_over", False):
+            return NotImplemented
         mine, theirs = self.compute, other.compute if is_tracked(other) else lambda _: other
         plain_other = other.value if is_tracked(other) else other
         left, right = (theirs, mine) if swapped else (mine, theirs)

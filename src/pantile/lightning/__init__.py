@@ -17,6 +17,7 @@ from pantile.lightning.fabric import register_fabric
 from pantile.lightning.legacy import plugin_class, trainer_class
 from pantile.lightning.namespaces import NAMES, Namespace, default_namespace
 from pantile.lightning.precision import precision_class
+from pantile.lightning.profiler import profiler_class
 from pantile.lightning.register import register, unregister
 from pantile.lightning.strategy import strategy_class
 from pantile_autoload import autoload
@@ -25,6 +26,7 @@ __all__ = [
     "IPUAccelerator",
     "IPUPlugin",
     "IPUPrecision",
+    "IPUProfiler",
     "IPUStrategy",
     "Namespace",
     "Trainer",
@@ -36,6 +38,7 @@ _CLASSES = {
     "IPUAccelerator": accelerator_class,
     "IPUPlugin": plugin_class,
     "IPUPrecision": precision_class,
+    "IPUProfiler": profiler_class,
     "IPUStrategy": strategy_class,
     "Trainer": trainer_class,
 }

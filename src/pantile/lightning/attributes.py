@@ -1,14 +1,18 @@
-"""The plain Python attributes of a module, in a step that is recorded once and run many times.
+"""What a step reads and changes besides tensors of the model, in a program run many times.
 
-self.beta            read: part of the fingerprint; another value, another program
+self.beta            read: part of the fingerprint; another value, another program, in which a
+                     number is an input
 self.seen += 1       a number the step changes: an input, and changed again after each run
-self.hidden = h      a tensor the step replaces: an input, and replaced again after each run
-self.losses.append   lists and dicts: put back after the recording, changed after each run
+self.hidden = h      tensors the step replaces: inputs, and replaced again after each run
+self.losses.append   lists, dicts, sets: put back after the recording, changed after each run
+
+`user_state` says where all of this may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +22,15 @@ from torch import nn
 from torch._subclasses import FakeTensor
 
 from pantile.capture.tracked import Facts, is_tracked
+from pantile.lightning.contents import record_content
 from pantile.lightning.tape import Deferred, Tape
+from pantile.lightning.user_state import LONGEST, Place, user_state
 from pantile.runtime.held_objects import still_holds
 
 _MISSING = object()
 _PLAIN = (int, float, bool, str, bytes, type(None))
-_LIBRARIES = ("torch.", "lightning.", "pytorch_lightning.", "torchmetrics.", "builtins")
-_INTERNAL = (frozenset(vars(nn.Module())) - {"training"}) | {"destroy", "log"}
+_EXCHANGED = frozenset({"log", "log_dict", "print"})
+_INTERNAL = (frozenset(vars(nn.Module())) - {"training"}) | {"destroy"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,10 @@ class Fed:
 
     numbers: frozenset[str] = frozenset()
     tensors: tuple[str, ...] = ()
+
+    def more(self, numbers: Iterable[str], tensors: Iterable[str]) -> Fed:
+        """With further ones."""
+        return Fed(self.numbers | set(numbers), tuple(dict.fromkeys((*self.tensors, *tensors))))
 
 
 class MoreInputs(Exception):
@@ -44,85 +54,165 @@ class MoreInputs(Exception):
 
 
 class Attributes:
-    """All attributes of a module and its children that are the user's."""
+    """All that is the user's in a module, its children, and what they reach."""
 
-    def __init__(self, module: nn.Module, internal: frozenset[str]) -> None:
+    def __init__(
+        self, module: nn.Module, internal: frozenset[str], observers: Iterable[Any] = ()
+    ) -> None:
         self._internal = _INTERNAL | internal
-        self.tables: dict[str, dict[str, Any]] = dict(_tables(module))
+        self.observers = tuple(observers)
+        state = user_state(module, self.observers)
+        self.tables, self.contents = state.tables, state.contents
         self._kinds = {path: type(child) for path, child in module.named_modules()}
 
-    def names(self, path: str) -> list[str]:
+    def names(self, path: str) -> list[Any]:
         """The user's names in one table."""
-        return [name for name in self.tables[path] if name not in self._internal]
+        table = self.tables[path]
+        hidden: frozenset[str] = frozenset()
+        if table.of_module:
+            hidden = _EXCHANGED | self._internal
+        elif any(table.values is vars(observer) for observer in self.observers):
+            hidden = _EXCHANGED
+        return [name for name in table.values if name not in hidden]
 
     def value(self, name: str) -> Any:
-        """An attribute by `path:name`."""
+        """An attribute by `path:name`, as it is now."""
         path, _, key = name.partition(":")
-        table = self.tables[path]
-        return table[key] if key in table else self.of_class(path, key)
+        values = _found(self.tables[path].place)
+        if isinstance(values, dict) and key in values:
+            return values[key]
+        return self.of_class(path, key)
 
-    def of_class(self, path: str, key: str) -> Any:
+    def of_class(self, path: str, key: Any) -> Any:
         """What the class says where the instance says nothing."""
-        return getattr(self._kinds.get(path), key, _MISSING)
+        kind = self._kinds.get(path)
+        return _MISSING if kind is None else getattr(kind, key, _MISSING)
 
-    def numbers(self, names: frozenset[str]) -> Mapping[str, Any]:
-        """The present values of numbers that are fed."""
-        return {name: self.value(name) for name in names}
+    def leaves(self, name: str) -> list[torch.Tensor]:
+        """The tensors of an attribute that is one, or is made of some."""
+        return [leaf for leaf in pytree.tree_leaves(self.value(name)) if _is_real_tensor(leaf)]
 
 
-def _tables(module: nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
-    from torchmetrics import Metric, MetricCollection
-
-    for path, child in module.named_modules():
-        if isinstance(child, (Metric, MetricCollection)):
-            continue
-        yield path, vars(child)
-        for kind in type(child).__mro__:
-            shared = {k: v for k, v in vars(kind).items() if type(v) in (list, dict)}
-            if shared and not kind.__module__.startswith(_LIBRARIES):
-                yield f"{path}@{kind.__qualname__}", shared
+def _found(place: Place) -> Any:
+    try:
+        return place()
+    except (KeyError, IndexError, TypeError, AttributeError):  # the way there is gone
+        return _MISSING
 
 
 class Fingerprint:
-    """What a recording may have read of the attributes: numbers, flags, texts, tensors."""
+    """What a recording may have read of the attributes: numbers, flags, texts, used tensors."""
 
     def __init__(self, attributes: Attributes, fed: Fed) -> None:
-        self._attributes = attributes
+        self._attributes, self._fed = attributes, fed
         skipped = {*fed.numbers, *fed.tensors}
-        self._values = [
-            (table, key, table[key])
+        self._entries = {
+            path: {
+                key: _frozen(table.values[key])
+                for key in attributes.names(path)
+                if f"{path}:{key}" not in skipped and _is_compared(table.values[key])
+            }
             for path, table in attributes.tables.items()
-            for key in attributes.names(path)
-            if f"{path}:{key}" not in skipped and _is_compared(table[key])
-        ]
+            if table.of_module or len(table.values) <= LONGEST
+        }
+        self._kinds = {name: _kind_of(attributes.value(name)) for name in fed.tensors}
+        self._settle()
+
+    def settle_used(self, used: Mapping[int, Any], made: Iterable[tuple[str, Any]]) -> None:
+        """Forget tensors that the recording did not use; require what it made not to be there."""
+        for path, key in made:
+            if path in self._entries:
+                self._entries[path][key] = _MISSING
+        for values in self._entries.values():
+            for key, value in list(values.items()):
+                if _tensors(value) and not any(id(t) in used for t in _tensors(value)):
+                    del values[key]
         self._settle()
 
     def _settle(self) -> None:
-        tables = self._attributes.tables.items()
-        children = [table for path, table in tables if path and "@" not in path]
-        self._children_hold = still_holds(children)
-        root = self._attributes.tables[""]
-        self._own = [(key, value) for table, key, value in self._values if table is root]
+        tables = self._attributes.tables
+        modules = [table.values for path, table in tables.items() if path and table.of_module]
+        self._modules_hold = still_holds(modules)
+        self._others = [
+            (tables[path].place, values)
+            for path, values in self._entries.items()
+            if values and not (path and tables[path].of_module)
+        ]
+        self._containers = [(place, type(value)) for place, value in self._attributes.contents]
 
     def holds(self) -> bool:
         """Does the module look as it did?"""
-        root = self._attributes.tables[""]
-        if self._children_hold() and all(root.get(key) is value for key, value in self._own):
+        value = self._attributes.value
+        if not all(_kind_of(value(name)) == kind for name, kind in self._kinds.items()):
+            return False
+        if not all(type(_found(place)) is kind for place, kind in self._containers):
+            return False
+        if not all(_same(_found(place), values) for place, values in self._others):
+            return False
+        if self._modules_hold():
             return True
-        if not all(_equal(t.get(key, _MISSING), value) for t, key, value in self._values):
+        tables = self._attributes.tables
+        if not all(_same(tables[path].values, v) for path, v in self._entries.items() if path):
             return False
         self._settle()
         return True
 
+    def with_differences(self) -> Fed | None:
+        """What would have to be an input for this recording to fit; None if that cannot help."""
+        numbers, tensors = [], []
+        for path, values in self._entries.items():
+            now = _found(self._attributes.tables[path].place)
+            for key, then in values.items():
+                value = now.get(key, _MISSING) if isinstance(now, dict) else _MISSING
+                if _equal(value, then):
+                    continue
+                if type(value) in (int, float) and type(value) is type(then) and type(key) is str:
+                    numbers.append(f"{path}:{key}")
+                elif _tensors(then) and _kind_of(value) == _kind_of(then) and type(key) is str:
+                    tensors.append(f"{path}:{key}")
+                else:
+                    return None
+        return self._fed.more(numbers, tensors) if numbers or tensors else None
+
+
+def _same(table: Any, values: Mapping[Any, Any]) -> bool:
+    if not isinstance(table, dict):
+        return False
+    return all(_equal(table.get(key, _MISSING), value) for key, value in values.items())
+
 
 def _is_compared(value: Any) -> bool:
-    return type(value) in _PLAIN or isinstance(value, torch.Tensor)
+    return type(value) in _PLAIN or bool(_tensors(value))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """Of a tensor, or a short tuple or list with some."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if type(value) in (tuple, list) and len(value) <= LONGEST:
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if type(value) is list else value
+
+
+def _kind_of(value: Any) -> Any:
+    """What must be the same of tensors that are inputs."""
+    leaves, structure = pytree.tree_flatten(value)
+    kinds = [(t.shape, t.dtype) if isinstance(t, torch.Tensor) else type(t) for t in leaves]
+    return structure, kinds
 
 
 def _equal(now: Any, then: Any) -> bool:
     if now is then:
         return True
-    return type(now) is type(then) and type(now) in _PLAIN and bool(now == then)
+    if type(now) in _PLAIN:
+        return type(now) is type(then) and bool(now == then)
+    if type(then) is tuple and type(now) in (tuple, list) and len(now) == len(then):
+        return all(_equal(a, b) for a, b in zip(now, then, strict=True))
+    return False
 
 
 class Exchange:
@@ -133,37 +223,61 @@ class Exchange:
     ) -> None:
         self._attributes, self._fed = attributes, fed
         self._before = {
-            path: {key: (table[key], _copied(table[key])) for key in attributes.names(path)}
+            path: {key: table.values[key] for key in attributes.names(path)}
             for path, table in attributes.tables.items()
         }
-        self._given: dict[str, Any] = dict(zip(fed.tensors, tensors, strict=True))
+        #: The names that the step made, by path.
+        self.made: list[tuple[str, Any]] = []
+        self._contents = [(place, v, copy.copy(v)) for place, v in attributes.contents]
+        rest = iter(tensors)
+        self._given: dict[str, Any] = {name: self._like(name, rest) for name in fed.tensors}
         self._given |= {name: facts.number(name) for name in sorted(fed.numbers)}
         for name, value in self._given.items():
             path, _, key = name.partition(":")
-            attributes.tables[path][key] = value
+            attributes.tables[path].values[key] = value
+
+    def _like(self, name: str, tensors: Iterator[torch.Tensor]) -> Any:
+        """The attribute with the program's tensors in it."""
+
+        def leaf(value: Any) -> Any:
+            return next(tensors) if _is_real_tensor(value) else value
+
+        return pytree.tree_map(leaf, self._attributes.value(name))
 
     def record(self, tape: Tape) -> None:
         """Make events of what the step changed; MoreInputs if it must be recorded again."""
-        numbers: set[str] = set()
+        numbers: list[str] = []
         tensors: list[str] = []
         for path, table in self._attributes.tables.items():
-            for key in self._attributes.names(path):
-                before, content = self._before[path].get(key, (_MISSING, None))
-                if before is _MISSING:
-                    before = self._attributes.of_class(path, key)
-                value, name = table[key], f"{path}:{key}"
-                if value is self._given.get(name, before):
-                    if content is not None:
-                        _record_content(tape, value, content)
-                elif name not in self._given and type(before) in (int, float):
-                    numbers.add(name)
-                elif name not in self._given and _is_real_tensor(before):
+            for key, before in self._changed(path):
+                name, value = f"{path}:{key}", table.values[key]
+                can_be_fed = type(key) is str and name not in self._given
+                if can_be_fed and type(before) in (int, float):
+                    numbers.append(name)
+                elif can_be_fed and any(_is_real_tensor(t) for t in _tensors(before)):
                     tensors.append(name)
                 elif _can_be_kept(value):
-                    tape.add(_set, (_Table(table), key, value), {})
+                    tape.add(_set, (table.place, key, value), {})
+            for key in self._before[path].keys() - table.values.keys():
+                tape.add(_remove, (table.place, key), {})
+        for place, value, before in self._contents:
+            record_content(tape, place, value, before)
         if numbers or tensors:
-            fed = self._fed
-            raise MoreInputs(Fed(fed.numbers | numbers, (*fed.tensors, *tensors)))
+            raise MoreInputs(self._fed.more(numbers, tensors))
+
+    def _changed(self, path: str) -> Iterator[tuple[Any, Any]]:
+        """The names of a table that the step bound to something else, and what they were."""
+        values = self._attributes.tables[path].values
+        for key in self._attributes.names(path):
+            before = self._value_before(path, key)
+            if values[key] is not self._given.get(f"{path}:{key}", before):
+                if key not in self._before[path]:
+                    self.made.append((path, key))
+                yield key, before
+
+    def _value_before(self, path: str, key: Any) -> Any:
+        before = self._before[path].get(key, _MISSING)
+        return self._attributes.of_class(path, key) if before is _MISSING else before
 
     def put_back(self) -> None:
         """Leave the attributes as they were."""
@@ -171,29 +285,19 @@ class Exchange:
             before = self._before[path]
             for key in self._attributes.names(path):
                 if key not in before:
-                    del table[key]
-            for key, (value, content) in before.items():
-                table[key] = value
-                if isinstance(content, list):
-                    value[:] = content
-                elif isinstance(content, dict):
-                    value.clear()
-                    value.update(content)
+                    del table.values[key]
+            dict.update(table.values, before)  # a Counter would add
+        for _, value, before in self._contents:
+            value.clear()
+            value.update(before) if isinstance(value, set) else value.extend(before)
 
 
-class _Table:
-    """A dict that is not taken apart as a nested value."""
-
-    def __init__(self, table: dict[str, Any]) -> None:
-        self.table = table
+def _set(place: Place, key: Any, value: Any) -> None:
+    place()[key] = value
 
 
-def _set(holder: _Table, key: str, value: Any) -> None:
-    holder.table[key] = value
-
-
-def _remove(holder: _Table, key: str) -> None:
-    holder.table.pop(key, None)
+def _remove(place: Place, key: Any) -> None:
+    place().pop(key, None)
 
 
 def _is_real_tensor(value: Any) -> bool:
@@ -210,27 +314,3 @@ def _hides_fakes(leaf: Any) -> bool:
         return False
     inner: dict[str, Any] = getattr(leaf, "__dict__", {})
     return any(isinstance(value, FakeTensor) for value in inner.values())
-
-
-def _copied(value: Any) -> Any:
-    return type(value)(value) if type(value) in (list, dict) else None
-
-
-def _record_content(tape: Tape, value: Any, before: Any) -> None:
-    """Make events of what was done to a list or dict."""
-    if isinstance(value, dict):
-        holder = _Table(value)
-        for key, item in value.items():
-            if before.get(key, _MISSING) is not item:
-                tape.add(_set, (holder, key, item), {})
-        for key in before:
-            if key not in value:
-                tape.add(_remove, (holder, key), {})
-        return
-    kept = len(before)
-    if len(value) < kept or any(a is not b for a, b in zip(value, before, strict=False)):
-        act: Callable[..., None] = value.clear
-        tape.add(act, (), {})
-        kept = 0
-    for item in value[kept:]:
-        tape.add(value.append, (item,), {})

@@ -47,6 +47,10 @@ class Outline:
             )
         )
 
+    def described(self) -> str:
+        """Types and shapes: `float32[8, 16], int64[8]`."""
+        return ", ".join(f"{d}{list(s)}" for s, d in self.kinds).replace("torch.", "")
+
     def build(self, tensors: Sequence[Any]) -> Any:
         """A batch of this kind."""
         return self._build(iter(tensors))

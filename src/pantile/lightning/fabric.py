@@ -21,6 +21,7 @@ from torch import nn
 
 from pantile.lightning.accelerator import IPUAcceleratorMembers, parse_devices
 from pantile.lightning.compiled_step import CompiledStep
+from pantile.lightning.loaders import combined
 from pantile.lightning.precision import PRECISIONS
 from pantile.logging import logger
 from pantile.options import Options
@@ -78,12 +79,11 @@ class FabricStrategyMembers:
     @parallel_devices.setter
     def parallel_devices(self, devices: Sequence[Any] | None) -> None:
         count = len(devices or ())
-        if count > 1:
-            raise ValueError(
-                f"Fabric(accelerator='ipu', devices={count}): a step of the user's own has one "
-                "replica. Fix: pass devices=1, or use the Trainer for replicas."
-            )
         self.__dict__["_parallel_devices"] = [torch.device("ipu", i) for i in range(count)]
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """One batch for each call: those of all replicas, which a step sees as one."""
+        return combined(dataloader, max(1, len(self.parallel_devices)), training=False)
 
     # What the user sets up
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pantile.lightning.profiler import ProgramTime
 from pantile.lightning.programs import Programs, Recording
 
 
@@ -25,11 +26,15 @@ class Inspection:
         why = f" because of {', '.join(self.mode_reasons)}" if self.mode_reasons else ""
         lines = [f"{self.mode} steps{why}"]
         for known in reversed(self._recordings):
-            shapes = ", ".join(f"{d}{list(s)}" for s, d in known.outline.kinds)
             engine = ", native" if known.is_native else ""
-            line = f"{known.step} ({known.kind.name}{engine}): {shapes}"
-            lines.append(line.replace("torch.", ""))
+            shapes = known.outline.described()
+            lines.append(f"{known.step} ({known.kind.name}{engine}): {shapes}")
         return "\n".join(lines)
+
+    @property
+    def program_times(self) -> list[ProgramTime]:
+        """What the calls of each program took."""
+        return [] if self._programs is None else self._programs.times()
 
     def host_call(self, function: Any, *args: Any, **kwargs: Any) -> None:
         """Inside a step: call a function on the host after each run, with the values of the run."""

@@ -64,11 +64,11 @@ class ManualStep:
                 for name in ("_on_before_step", "_on_after_step"):
                     real = getattr(optimizer, name)
                     undo.callback(setattr, optimizer, name, real)
-                    setattr(optimizer, name, _event(tape, _count(strategy, real, name)))
+                    setattr(optimizer, name, _event(tape, _count(strategy, real, name), name))
             for config in strategy.lr_scheduler_configs:
                 table = vars(config.scheduler)
                 undo.callback(_restore_step, table, table.get("step"))
-                table["step"] = _event(tape, config.scheduler.step)
+                table["step"] = _event(tape, config.scheduler.step, "scheduler")
             yield
 
     def _finish(self, result: Any, inside: Inside) -> tuple[list[torch.Tensor], list[str]]:
@@ -81,9 +81,10 @@ class ManualStep:
         return StepProgram(function, strategy.lightning_module, options, name=name, state=state)
 
 
-def _event(tape: Tape, act: Callable[..., Any]) -> Callable[..., None]:
+def _event(tape: Tape, act: Callable[..., Any], name: str) -> Callable[..., None]:
     def note(*args: Any, **kwargs: Any) -> None:
         tape.add(act, args, kwargs)
+        tape.steps += name == "_on_after_step"
 
     return note
 

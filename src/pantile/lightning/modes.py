@@ -47,6 +47,8 @@ def _of_module(namespace: Namespace, module: Any) -> Iterator[str]:
     for hook in _MODULE_HOOKS:
         if getattr(type(module), hook) is not getattr(base, hook) or hook in vars(module):
             yield f"{type(module).__name__}.{hook}"
+    if any(child._backward_hooks or child._backward_pre_hooks for child in module.modules()):
+        yield "hooks on the backward of modules"
 
 
 def _of_callbacks(namespace: Namespace, callbacks: Any) -> Iterator[str]:
@@ -64,8 +66,6 @@ def _of_callbacks(namespace: Namespace, callbacks: Any) -> Iterator[str]:
 
 
 def _of_flags(trainer: Any) -> Iterator[str]:
-    if trainer.gradient_clip_val:
-        yield f"gradient_clip_val={trainer.gradient_clip_val}"
     if trainer.accumulate_grad_batches != 1:
         yield f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
     if trainer._detect_anomaly:
@@ -91,6 +91,19 @@ def _of_optimizers(strategy: Any) -> Iterator[str]:
         yield "a step that is no function of Python"
     elif "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         yield "a step of the optimizer's own"
+
+
+def observing(namespace: Namespace, callbacks: Any) -> tuple[Any, ...]:
+    """The callbacks whose hooks run within a step that optimises by hand."""
+    base = namespace.find("callbacks.callback:Callback")
+    return tuple(
+        callback
+        for callback in callbacks
+        if any(
+            getattr(type(callback), hook, None) is not getattr(base, hook) or hook in vars(callback)
+            for hook in _GRADIENT_HOOKS
+        )
+    )
 
 
 def is_stand_in(optimizer: Any) -> bool:

@@ -29,6 +29,11 @@ class Namespace:
         found = import_module(f"{self.name}.{module}" if module else self.name)
         return getattr(found, name) if name else found
 
+    def module_names(self) -> frozenset[str]:
+        """The attributes that every LightningModule has, and Lightning changes."""
+        made = self.find("core.module:LightningModule")()
+        return frozenset(vars(made)) - {"training"} | {"_hparams", "_hparams_initial", "_trainer"}
+
     @property
     def fabric(self) -> str:
         """The Fabric this copy is built on."""

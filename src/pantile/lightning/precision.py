@@ -107,6 +107,13 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def precision_of_weights(module: torch.nn.Module) -> str | None:
+    """The precision that a module in half asks for; None for any other."""
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    true = {frozenset({torch.float16}): "16-true", frozenset({torch.bfloat16}): "bf16-true"}
+    return true.get(frozenset(kinds))
+
+
 @cache
 def precision_class(namespace: Namespace) -> Any:
     """`IPUPrecision` for one namespace."""

@@ -11,8 +11,9 @@ lead to the same conclusions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from pantile.capture.tracked import Facts
 from pantile.errors import Error
 from pantile.lightning.attributes import Attributes, Fed, Fingerprint, MoreInputs
 from pantile.lightning.batches import Outline, take_apart
+from pantile.lightning.profiler import ProgramTime
 from pantile.lightning.recorder import Recorder, StepNumbers
 from pantile.lightning.tape import Tape
 from pantile.logging import logger
@@ -85,6 +87,8 @@ class Run:
     def replay(self) -> Any:
         """Let the step's events take place; what the step returned."""
         tape = self.note.tape
+        if tape.steps:
+            self.numbers["global_step"]  # looked up now: events will count it on
         values = tape.merged(self.tensors[: self.note.values], self.parts)
         return tape.replay(values, self.numbers)
 
@@ -93,17 +97,24 @@ class Recording:
     """One program of a step, and what it is good for."""
 
     def __init__(
-        self, owner: Programs, step: str, kind: Kind, outline: Outline, rest: tuple[Any, ...]
+        self,
+        owner: Programs,
+        step: str,
+        kind: Kind,
+        outline: Outline,
+        rest: tuple[Any, ...],
+        fed: Fed,
     ) -> None:
         self.step, self.kind, self.outline = step, kind, outline
         #: The arguments after the batch; `int` stands for any number.
         self.rest = rest
         self._owner = owner
-        self.fed = Fed()
+        self.fed = fed
         self.facts = Facts()
         self.numbers: StepNumbers
         self._look()
         self.program: StepProgram | None = None
+        self.time = ProgramTime(f"{step} ({kind.name})", outline.described())
 
     def _look(self) -> None:
         self.attributes = self._owner.attributes(again=True)
@@ -113,6 +124,14 @@ class Recording:
         self, step: str, kind: Kind, outline: Outline, rest: tuple[Any, ...], numbers: StepNumbers
     ) -> bool:
         """Is this program the one for such a call?"""
+        return (
+            self.is_for(step, kind, outline, rest)
+            and self._fingerprint.holds()
+            and self.facts.hold(numbers)
+        )
+
+    def is_for(self, step: str, kind: Kind, outline: Outline, rest: tuple[Any, ...]) -> bool:
+        """Is it of such a step, whatever the attributes and numbers are?"""
         mine = self.kind
         return (
             self.step == step
@@ -120,22 +139,28 @@ class Recording:
             and mine.surroundings == kind.surroundings
             and self.rest == rest
             and self.outline.same_as(outline)
-            and self._fingerprint.holds()
-            and self.facts.hold(numbers)
         )
+
+    def fed_next(self) -> Fed | None:
+        """With which inputs this recording would fit now; None if they cannot help."""
+        return self._fingerprint.with_differences()
 
     def run(
         self, tensors: Sequence[torch.Tensor], extras: Sequence[torch.Tensor], numbers: StepNumbers
     ) -> Run:
         """Run the program; the first time it is recorded."""
+        begin, profile = perf_counter(), self._owner.profile
         if self.program is None:
-            self._record(tensors, extras, numbers)
+            with profile(f"[IPU]record {self.time.name}"):
+                self._record(tensors, extras, numbers)
         assert self.program is not None
         try:
-            found, note = self.program(self._arguments(tensors, extras, numbers))
+            with profile(f"[IPU]run {self.time.name}"):
+                found, note = self.program(self._arguments(tensors, extras, numbers))
         except MoreInputs as more:  # the model has other tensors: it was recorded again
             self._start_again(self.program, more)
             return self.run(tensors, extras, numbers)
+        self.time.add(perf_counter() - begin)
         return Run(note, found, numbers, self.kind.parts)
 
     def _start_again(self, program: StepProgram, more: MoreInputs) -> None:
@@ -166,7 +191,9 @@ class Recording:
         self, tensors: Sequence[torch.Tensor], extras: Sequence[torch.Tensor], numbers: StepNumbers
     ) -> list[torch.Tensor]:
         parts = self.kind.parts
-        fed = [self._fed_tensor(name, parts) for name in self.fed.tensors]
+        leaves = (leaf for name in self.fed.tensors for leaf in self.attributes.leaves(name))
+        fed = [_for_each_part(leaf, parts) for leaf in leaves]
+        self._count = len(fed)
         return [*tensors, *fed, self.facts.fill(parts, numbers), *extras]
 
     @property
@@ -174,16 +201,12 @@ class Recording:
         """Does machine code run it?"""
         return self.program is not None and bool(self.program.executor.nativeDecisions())
 
-    def _fed_tensor(self, name: str, parts: int) -> torch.Tensor:
-        value: torch.Tensor = self.attributes.value(name).detach().unsqueeze(0)
-        return value if parts == 1 else value.expand(parts, *value.shape[1:]).contiguous()
-
     def _function(
         self, flat: Sequence[torch.Tensor], state: Mapping[str, Any]
     ) -> tuple[list[torch.Tensor], Note]:
         """What is recorded."""
         batch = len(self.outline.kinds)
-        fed = [tensor[0] for tensor in flat[batch : batch + len(self.fed.tensors)]]
+        fed = [tensor[0] for tensor in flat[batch : batch + self._count]]
         slots, extras = flat[batch + len(fed)], flat[batch + len(fed) + 1 :]
         if self.program is not None:  # recorded again, because the model has other tensors
             self._look()
@@ -201,9 +224,15 @@ class Recording:
                 result = owner.call(self.step, arguments, tape)
             tape.result = tape.keep(result)
             more, description = self.kind.finish(result, inside)
+        self._fingerprint.settle_used(recorder.used, recorder.made)
         values = tape.close()
         self.facts.slots = None
         return [*values, *more], Note(tape, len(values), description)
+
+
+def _for_each_part(tensor: torch.Tensor, parts: int) -> torch.Tensor:
+    value = tensor.detach().unsqueeze(0)
+    return value if parts == 1 else value.expand(parts, *value.shape[1:]).contiguous()
 
 
 class Programs:
@@ -212,15 +241,19 @@ class Programs:
     def __init__(self, module: Any, internal: frozenset[str]) -> None:
         self.module = module
         self._internal = internal
+        #: Callbacks whose hooks run within a step.
+        self.observers: tuple[Any, ...] = ()
         self._attributes = Attributes(module, internal)
         self.recordings: list[Recording] = []
+        self.profile: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext()
+        self._ended: list[ProgramTime] = []
         #: While a step is recorded.
         self.tape: Tape | None = None
 
     def attributes(self, *, again: bool = False) -> Attributes:
         """The module's attributes; looked at `again` when a program is recorded."""
         if again:
-            self._attributes = Attributes(self.module, self._internal)
+            self._attributes = Attributes(self.module, self._internal, self.observers)
         return self._attributes
 
     def call(self, step: str, arguments: Sequence[Any], tape: Tape) -> Any:
@@ -237,7 +270,7 @@ class Programs:
         """Run a step, recorded before or now."""
         tensors, outline = take_apart(args[0])
         given = {f"argument {i}": v for i, v in enumerate(args[1:]) if type(v) is int}
-        numbers = StepNumbers(self.module, self._attributes, given)
+        numbers = StepNumbers(self.module, self.attributes, given)
         rest = tuple(int if type(v) is int else v for v in args[1:])
         for position, known in enumerate(self.recordings):
             if known.fits(step, kind, outline, rest, numbers):
@@ -245,7 +278,10 @@ class Programs:
                     self.recordings.insert(0, self.recordings.pop(position))
                 known.numbers = numbers
                 return known.run(tensors, extras, numbers)
-        made = Recording(self, step, kind, outline, rest)
+        alike = (known for known in self.recordings if known.is_for(step, kind, outline, rest))
+        last = next(alike, None)
+        fed = (last.fed_next() if last is not None else None) or Fed()
+        made = Recording(self, step, kind, outline, rest, fed)
         run = made.run(tensors, extras, numbers)
         self.recordings.insert(0, made)
         self._warn(step)
@@ -261,8 +297,20 @@ class Programs:
                 count,
             )
 
+    def times(self) -> list[ProgramTime]:
+        """What the programs took, also those that were dropped since the last `begin`."""
+        for known in self.recordings:
+            known.time.engine = "native" if known.is_native else "reference"
+        return [*self._ended, *(known.time for known in reversed(self.recordings))]
+
+    def begin(self) -> None:
+        """Drop every program, and what was counted."""
+        self.forget()
+        self._ended = []
+
     def forget(self) -> None:
         """Drop every program."""
+        self._ended = self.times()
         for known in self.recordings:
             if known.program is not None:
                 known.program.destroy()

@@ -5,15 +5,16 @@
     batch_idx, current_epoch, global_step, learning rates
                              → numbers that note what was concluded from them
     attributes               → see attributes.py
+    .item(), loggers         → see host_values.py
 
 Everything is put back when the recording ends, also by an error.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +23,15 @@ from torch import nn
 from pantile.capture.tracked import Facts, TrackedFactories
 from pantile.errors import CaptureError
 from pantile.lightning.attributes import Attributes, Exchange, Fed
+from pantile.lightning.host_values import METRICS, HostValues, host_object, watched_metrics
 from pantile.lightning.tape import Deferred, Tape
 
 _MISSING = object()
 _METHODS = ("forward", "update", "compute", "reset")
 _REDUCTIONS = ("mean", "sum", "min", "max")
 COUNTERS = ("current_epoch", "global_step")
+_LOOP_NUMBERS = ("batch_idx", "total_batch_idx")
+_LOGGERS = ("logger", "loggers")
 
 
 class Recorder:
@@ -35,10 +39,18 @@ class Recorder:
 
     def __init__(self, module: Any, attributes: Attributes, facts: Facts, fed: Fed) -> None:
         self._module, self._facts, self._fed = module, facts, fed
-        self._attributes = attributes
+        self._attributes, self._observers = attributes, attributes.observers
         self._undo = ExitStack()
         self._rates: list[tuple[dict[str, Any], str, Any]] = []
         self.tape = Tape()
+        self._values = HostValues(self.tape)
+        #: The names that the step made: path of the table, name.
+        self.made: list[tuple[str, Any]] = []
+
+    @property
+    def used(self) -> Mapping[int, torch.Tensor]:
+        """Tensors that are no inputs, and that the step used."""
+        return {**self._values.used, **self.tape.real}
 
     @contextmanager
     def recording(self, tensors: Sequence[torch.Tensor]) -> Iterator[Tape]:
@@ -47,15 +59,18 @@ class Recorder:
             exchange = Exchange(self._attributes, self._fed, self._facts, tensors)
             self._undo.callback(exchange.put_back)
             self._exchange_log()
+            self._put(self._module, "print", partial(self.tape.add_call, self._module.print))
             self._exchange_metrics()
             self._exchange_counters()
             self._exchange_rates()
             self._undo.enter_context(TrackedFactories())
+            self._undo.enter_context(self._values)
             # Anomaly detection would ask fake tensors whether they are finite.
             self._undo.enter_context(torch.autograd.set_detect_anomaly(False))
             yield self.tape
             self._check_rates()
             exchange.record(self.tape)
+            self.made = exchange.made
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
         table = vars(owner)
@@ -65,24 +80,27 @@ class Recorder:
 
     def _exchange_log(self) -> None:
         module, tape = self._module, self.tape
-        real = module.log
+        real = partial(_log_as, module, module.log)
 
         def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             reduce = kwargs.get("reduce_fx", "mean")
             name_of = reduce if isinstance(reduce, str) else getattr(reduce, "__name__", "")
             chosen = name_of.lower() if name_of.lower() in _REDUCTIONS else "mean"
-            tape.add(real, (name, value, *args), kwargs, chosen)
+            tape.add(real, (module._current_fx_name, name, value, *args), kwargs, chosen)
 
         self._put(module, "log", log)
+        for observer in self._observers:
+            if "log" in vars(observer):  # the Trainer gave it the module's
+                self._put(observer, "log", log)
 
     def _exchange_metrics(self) -> None:
         for metric in _metrics(self._module):
             for method in _METHODS:
                 if callable(getattr(metric, method, None)):
-                    self._put(metric, method, functools.partial(self._metric, metric, method))
+                    self._put(metric, method, partial(self._metric, metric, method))
 
     def _metric(self, metric: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-        call = functools.partial(_call_metric, metric, method)
+        call = partial(_call_metric, metric, method)
         if method in ("update", "reset"):
             self.tape.add(call, args, kwargs)
             return None
@@ -92,13 +110,24 @@ class Recorder:
         return result
 
     def _exchange_counters(self) -> None:
-        facts, trainer = self._facts, self._module._trainer
+        facts, trainer, tape = self._facts, self._module._trainer, self.tape
         # Made before the classes change: a number is looked up where the user would.
-        shown: dict[str, Any] = {name: _shown(facts.number(name)) for name in COUNTERS}
+        epoch, step = (facts.number(name) for name in COUNTERS)
+        counted = property(lambda _: step + tape.steps if tape.steps else step)
+        shown: dict[str, Any] = {"current_epoch": _shown(epoch), "global_step": counted}
         if trainer is not None:
+            loggers = {n: _shown(host_object(tape, getattr(trainer, n))) for n in _LOGGERS}
+            numbers = {name: _shown(facts.number(name)) for name in _LOOP_NUMBERS}
+            self._change_class(trainer.fit_loop.epoch_loop, numbers)
             last = _shown(facts.number("is_last_batch"))
-            self._change_class(trainer, {**shown, "is_last_batch": last})
+            metrics = {name: self._metrics_property(trainer, name) for name in METRICS}
+            self._change_class(trainer, {**shown, **metrics, **loggers, "is_last_batch": last})
+            shown |= loggers
         self._change_class(self._module, shown)
+
+    def _metrics_property(self, trainer: Any, name: str) -> property:
+        real = getattr(type(trainer), name).fget
+        return property(lambda _: watched_metrics(self._facts, partial(real, trainer)))
 
     def _change_class(self, owner: Any, members: dict[str, Any]) -> None:
         kind = type(owner)
@@ -140,6 +169,15 @@ def _restore(table: dict[str, Any], name: str, before: Any) -> None:
         table[name] = before
 
 
+def _log_as(module: Any, real: Any, function: str, *args: Any, **kwargs: Any) -> None:
+    """Log as if from the hook that did when it was recorded."""
+    now, module._current_fx_name = module._current_fx_name, function
+    try:
+        real(*args, **kwargs)
+    finally:
+        module._current_fx_name = now
+
+
 def _shown(number: Any) -> property:
     return property(lambda _: number)
 
@@ -176,7 +214,9 @@ class StepNumbers(dict[str, Any]):
     Kept, because an event may change an attribute that a later one reads.
     """
 
-    def __init__(self, module: Any, attributes: Attributes, given: dict[str, Any]) -> None:
+    def __init__(
+        self, module: Any, attributes: Callable[[], Attributes], given: dict[str, Any]
+    ) -> None:
         super().__init__(given)
         self._module, self._attributes = module, attributes
 
@@ -190,6 +230,8 @@ class StepNumbers(dict[str, Any]):
         trainer = self._module._trainer
         if name == "is_last_batch":
             return trainer.is_last_batch
+        if name in _LOOP_NUMBERS:
+            return getattr(trainer.fit_loop.epoch_loop, name)
         kind, _, rest = name.partition(" ")
         if kind == "rate":
             i, j, key = rest.split(" ", 2)
@@ -197,4 +239,4 @@ class StepNumbers(dict[str, Any]):
         if kind == "last":
             i, j = rest.split(" ")
             return trainer.strategy.lr_scheduler_configs[int(i)].scheduler._last_lr[int(j)]
-        return self._attributes.value(name)
+        return self._attributes().value(name)

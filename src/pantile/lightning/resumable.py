@@ -39,7 +39,12 @@ class Position:
             torch.set_rng_state(resume["began"])
             skipped = resume["batches"]
         self.began, self.delivered = torch.get_rng_state(), 0
-        for batch in begin():
+        return self._delivered(iter(begin()), skipped, resume)
+
+    def _delivered(
+        self, batches: Iterator[Any], skipped: int, resume: Mapping[str, Any] | None
+    ) -> Iterator[Any]:
+        for batch in batches:
             self.delivered += 1
             if self.delivered > skipped:
                 yield batch

@@ -16,8 +16,8 @@ from pantile.lightning.tape import Deferred
 from pantile.ops.loss import identity_loss
 
 
-class NoLoss(Exception):
-    """There is nothing to update the weights with."""
+class NotFused(Exception):
+    """The update cannot be part of the program of this step."""
 
 
 def no_more(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
@@ -27,7 +27,7 @@ def no_more(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
 def marked_loss(result: Any, inside: Inside) -> tuple[list[torch.Tensor], None]:
     loss = loss_of(result)
     if loss is None:
-        raise NoLoss("training_step returned no loss")
+        raise NotFused("training_step returned no loss")
     with torch.enable_grad():
         return [identity_loss(loss, "none")], None
 

@@ -22,22 +22,25 @@ import torch
 from pantile.errors import CaptureError, OptimizerError
 from pantile.lightning.accelerator import IPUAcceleratorMembers, accelerator_class
 from pantile.lightning.bridge import bridge
+from pantile.lightning.clipping import clipped
+from pantile.lightning.fast_kernels import fast_kernels
 from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualStep
-from pantile.lightning.modes import FUSED, SPLIT, is_stand_in, reasons_to_split
+from pantile.lightning.modes import FUSED, SPLIT, is_stand_in, observing, reasons_to_split
 from pantile.lightning.namespaces import Namespace
 from pantile.lightning.one_process import OneProcess
 from pantile.lightning.precision import (
     IPUPrecisionMembers,
     as_ipu_precision,
     precision_class,
+    precision_of_weights,
 )
 from pantile.lightning.programs import Inside, Kind, Programs
 from pantile.lightning.resumable import GRADIENTS, put_gradients_back, resumable, save_gradients
 from pantile.lightning.stage_options import StageOptions, check_choice, check_iterations
 from pantile.lightning.step_results import (
-    NoLoss,
+    NotFused,
     averaged,
     check_finite,
     gradients_of,
@@ -49,6 +52,7 @@ from pantile.logging import logger
 from pantile.options import Options
 from pantile.runtime.step_module import StepProgram
 from pantile.runtime.whole_step import FirstStep, OptimizersInStep
+from pantile.runtime.wrap import check_is_python
 
 _STEP_MODES = ("auto", SPLIT, FUSED)
 _FALLBACKS = (None, "eager")
@@ -163,20 +167,22 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
     def setup(self, trainer: Any) -> None:
         """Prepare for a fit or an evaluation."""
         module = self.lightning_module
+        check_is_python(module)
         if self._programs is None or self._programs.module is not module:
-            self._programs = Programs(module, _internal_names(self.namespace))
+            self._programs = Programs(module, self.namespace.module_names())
         self._follow_half(module)
         super().setup(trainer)  # type: ignore[misc]
-        self._forget()
+        self._in_step.clear()
+        self._programs.begin()
+        self._programs.profile = trainer.profiler.profile
         self._choose_mode(trainer)
+        self._programs.observers = observing(self.namespace, trainer.callbacks)
         self.warn_of_contradictions()
         self._tell()
 
     def _follow_half(self, module: Any) -> None:
         """`model.half()`: weights in half are computed in half, whatever the flag says."""
-        kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
-        true = {frozenset({torch.float16}): "16-true", frozenset({torch.bfloat16}): "bf16-true"}
-        wanted = true.get(frozenset(kinds))
+        wanted = precision_of_weights(module)
         if wanted is not None and isinstance(self.precision_plugin, IPUPrecisionMembers):
             self.precision_plugin = precision_class(self.namespace)(wanted)
 
@@ -251,20 +257,24 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         if self.mode == FUSED:
             try:
                 return self._compiled("training_step", args, self._fused_step)
-            except NoLoss as why:
+            except NotFused as why:
                 self._split_because(why)
         return self._compiled("training_step", args, self._split_step)
 
     def _split_because(self, why: Exception) -> None:
         """Go on with split steps, if that is not against the user's wish."""
-        options = self.training_opts
-        calls = options.device_iterations * options.Training.gradient_accumulation
-        if self._step_mode != "auto" or calls > 1:
+        if self._must_be_fused:
             raise CaptureError(
                 f"{why}, and the update is part of the program",
                 fix="return the loss, or use IPUStrategy(step_mode='split'), device_iterations=1",
             )
         self.mode, self.mode_reasons = SPLIT, [str(why)]
+
+    @property
+    def _must_be_fused(self) -> bool:
+        options = self.training_opts
+        calls = options.device_iterations * options.Training.gradient_accumulation
+        return self._step_mode != "auto" or calls > 1
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """Outputs of the user's step."""
@@ -397,16 +407,25 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
             self._training_context,
             marked_loss,
             self._make_fused,
-            self._surroundings(),
+            (self._surroundings(), self._clipping()),
         )
-        run = self._programs.run("training_step", kind, args)
+        try:
+            run = self._programs.run("training_step", kind, args)
+        except OptimizerError as error:
+            if self._must_be_fused:
+                raise
+            raise NotFused(error.message) from error
         self.optimizer_updates += iterations
         return run.replay()
 
     def _make_fused(self, function: Any, parts: int, name: str) -> StepProgram:
         options = self._program_options(training=True, parts=parts)
-        optimizer = self.optimizers[0]
+        optimizer = clipped(self.optimizers[0], *self._clipping())
         return StepProgram(function, self.lightning_module, options, name=name, optimizer=optimizer)
+
+    def _clipping(self) -> tuple[Any, Any]:
+        trainer = self.lightning_module._trainer
+        return trainer.gradient_clip_val, trainer.gradient_clip_algorithm
 
     # Training, with manual optimisation
 
@@ -442,10 +461,11 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         """Let the optimizer step; in fused mode the program did."""
         if self.mode == SPLIT:
             self.optimizer_updates += self.lightning_module.automatic_optimization
-            return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
-        result = closure()
-        self.precision_plugin._after_closure(self.lightning_module, optimizer)
+            with fast_kernels(optimizer):
+                return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
+        result = closure()  # there is no hook that would look at gradients
         if self.mode == SPLIT:  # from this step on
+            self.precision_plugin._after_closure(self.lightning_module, optimizer)
             optimizer.step()
             self.optimizer_updates += 1
         return result
@@ -464,12 +484,6 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
     def register_strategies(cls, registry: Any) -> None:
         """Make the name known to a registry of Lightning."""
         registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
-
-
-def _internal_names(namespace: Namespace) -> frozenset[str]:
-    """What every LightningModule has, and Lightning changes."""
-    made = namespace.find("core.module:LightningModule")()
-    return frozenset(vars(made)) - {"training"} | {"_hparams", "_hparams_initial", "_trainer"}
 
 
 @cache

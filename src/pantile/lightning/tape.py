@@ -9,9 +9,11 @@ each run    the values of this run are put into the events, and the events take 
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ import torch.utils._pytree as pytree
 from torch._subclasses import FakeTensor
 
 from pantile.capture.tracked import Values, evaluated, is_tracked
-from pantile.errors import CaptureError
+from pantile.errors import CaptureError, DataDependentError
 
 _REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean": torch.mean,
@@ -37,6 +39,20 @@ class Ref:
 
 
 @dataclass(frozen=True, eq=False)
+class Built:
+    """An object of the step's own that holds values: built anew at each run."""
+
+    original: Any
+    fields: dict[str, Any]
+
+    def build(self, evaluate: Callable[[Any], Any]) -> Any:
+        """A copy with the values of a run."""
+        twin = copy.copy(self.original)
+        vars(twin).update((name, evaluate(kept)) for name, kept in self.fields.items())
+        return twin
+
+
+@dataclass(frozen=True, eq=False)
 class Event:
     """Something that takes place on the host after each run."""
 
@@ -47,6 +63,9 @@ class Event:
 
 class Deferred:
     """A value that is computed on the host after the run: a metric's, or what was made of it."""
+
+    #: A tracked number leaves arithmetic to it.
+    takes_over = True
 
     def __init__(self, tape: Tape, act: Callable[..., Any], args: Any, kwargs: Any = None) -> None:
         self._tape = tape
@@ -83,16 +102,29 @@ class Deferred:
     def __iter__(self) -> Any:
         raise _needed_too_early("a loop")
 
+    def __len__(self) -> int:
+        raise _needed_too_early("len()")
+
+    def __format__(self, spec: str) -> str:
+        raise _needed_too_early("formatting a text")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _needed_too_early("NumPy")
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return Deferred(self._tape, round, (self, digits))
+
 
 def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
 def _needed_too_early(what: str) -> CaptureError:
-    return CaptureError(
-        f"{what} needs the result of a metric while the step is recorded; metrics are computed on "
-        "the host after the step",
-        fix="log it or return it from the step, or use it in on_train_batch_end",
+    return DataDependentError(
+        f"{what} needs a value that is not there while the step is recorded: of a tensor's "
+        ".item(), .tolist() or .numpy(), or of a metric. They are computed after each run",
+        fix="choose with torch.where(condition, a, b); log, keep or return the value, or use it in "
+        "on_train_batch_end",
     )
 
 
@@ -106,9 +138,16 @@ def _arithmetic(name: str, *, swapped: bool) -> Callable[[Deferred, Any], Deferr
     return method
 
 
+def _unary(name: str) -> Callable[[Deferred], Deferred]:
+    function = getattr(operator, name)
+    return lambda self: Deferred(self._tape, function, (self,))
+
+
 for _name in ("add", "sub", "mul", "truediv", "pow", "mod"):
     setattr(Deferred, f"__{_name}__", _arithmetic(_name, swapped=False))
     setattr(Deferred, f"__r{_name}__", _arithmetic(_name, swapped=True))
+for _name in ("neg", "abs"):
+    setattr(Deferred, f"__{_name}__", _unary(_name))
 for _name in ("lt", "le", "gt", "ge"):
     setattr(Deferred, f"__{_name}__", _arithmetic(_name, swapped=False))
 
@@ -120,12 +159,16 @@ class Tape:
         self.events: list[Event] = []
         self.tensors: list[torch.Tensor] = []
         self.result: Any = None
+        #: Steps of optimizers so far, which the Trainer will have counted.
+        self.steps = 0
         self._known: dict[int, int] = {}
         #: Keeps tensors alive while recording, so that no other one gets the same id.
         self._held: list[torch.Tensor] = []
         self._reduce: dict[int, str] = {}
         #: For each value: is it a single number?
         self.scalars: list[bool] = []
+        #: Tensors that are no values of the program, and that events use.
+        self.real: dict[int, torch.Tensor] = {}
 
     # While recording
 
@@ -134,6 +177,11 @@ class Tape:
 
         def leaf(value: Any) -> Any:
             if not isinstance(value, FakeTensor):
+                if isinstance(value, torch.Tensor):
+                    self.real[id(value)] = value
+                elif _holds_values(value):
+                    fields = {name: self.keep(inner) for name, inner in vars(value).items()}
+                    return Built(value, fields)
                 return value
             return self._ref(value, reduce)
 
@@ -156,6 +204,10 @@ class Tape:
         event = Event(act, self.keep(tuple(args), reduce), self.keep(dict(kwargs), reduce))
         self.events.append(event)
         return event
+
+    def add_call(self, act: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Let a call take place after each run."""
+        self.add(act, args, kwargs)
 
     def close(self) -> list[torch.Tensor]:
         """The tensors the program must return; the recording is over."""
@@ -190,6 +242,8 @@ class Tape:
                 return tensors[value.index]
             if type(value) is Deferred:
                 return results[id(value._event)]
+            if type(value) is Built:
+                return value.build(partial(pytree.tree_map, leaf, is_leaf=_is_leaf))
             return evaluated(value, values)
 
         for event in self.events:
@@ -199,4 +253,12 @@ class Tape:
 
 
 def _is_leaf(value: Any) -> bool:
-    return type(value) in (Ref, Deferred) or is_tracked(value)
+    return type(value) in (Ref, Deferred, Built) or is_tracked(value)
+
+
+def _holds_values(value: Any) -> bool:
+    """Is it an object with the program's tensors, or with numbers, among its attributes?"""
+    if is_tracked(value) or type(value) is Deferred or callable(value):
+        return False
+    inner = pytree.tree_leaves(vars(value)) if hasattr(value, "__dict__") else []
+    return any(isinstance(leaf, FakeTensor) or is_tracked(leaf) for leaf in inner)

@@ -27,6 +27,10 @@ from pantile.program.spec import InputKind
 _FILE = "<pantile reference {}>"
 
 
+_BACKWARDS_WITH_WORKSPACE = (torch.ops.aten.mkldnn_rnn_layer_backward.default,)
+"""Also in programs of steps that call backward themselves."""
+
+
 class ReferenceExecutable:
     """A Program as a Python function."""
 
@@ -43,7 +47,9 @@ class ReferenceExecutable:
         """
         self.program = program
         # A piece of a program is named after it: gradients-0F.
-        self._records = program.name.partition("-")[0] in ("gradients", "fused")
+        self._records = program.name.partition("-")[0] in ("gradients", "fused") or any(
+            node.target in _BACKWARDS_WITH_WORKSPACE for node in program.graph.nodes
+        )
         self._file = _FILE.format(program.name)
         self._writer = _Writer(program, instead or {}, checked=checked)
         self._function = self._writer.build(self._file)

@@ -142,14 +142,16 @@ class OptimizersInStep:
 
     # The update of one optimizer
 
-    def captured(self, index: int, gradients: Mapping[str, TensorSpec]) -> UpdateProgram:
-        """The update of an optimizer, recorded of its own step()."""
+    def captured(
+        self, index: int, gradients: Mapping[str, TensorSpec], kwargs: Mapping[str, Any]
+    ) -> UpdateProgram:
+        """The update of an optimizer, recorded of its own step() with these arguments."""
         from pantile.capture.optimizer import capture_update
 
         twin = copy.copy(self._optimizers[index])
         twin.__dict__["param_groups"] = self._groups[index]
         twin.__dict__.pop("step", None)
-        update = capture_update(UpdateRequest(twin, self._names, gradients))
+        update = capture_update(UpdateRequest(twin, self._names, gradients, arguments=kwargs))
         if update.program.outputs:
             raise FirstStep
         return update
@@ -193,7 +195,7 @@ class _Step:
         self._owner, self._index = owner, index
         self._fakes, self._numbers, self._state, self._facts = fakes, numbers, state, facts
 
-    def __call__(self, closure: Callable[[], Any] | None = None) -> Any:
+    def __call__(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         result = None
         if closure is not None:
             with torch.enable_grad():
@@ -206,15 +208,15 @@ class _Step:
             if id(fake) in mine and fake.grad is not None
         }
         if gradients:
-            self._update(gradients)
+            self._update(gradients, kwargs)
         return result
 
-    def _update(self, gradients: Mapping[str, torch.Tensor]) -> None:
+    def _update(self, gradients: Mapping[str, torch.Tensor], kwargs: Mapping[str, Any]) -> None:
         from torch.utils._python_dispatch import _disable_current_modes
 
         specs = {name: TensorSpec.of(gradient) for name, gradient in gradients.items()}
         with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            update = self._owner.captured(self._index, specs)
+            update = self._owner.captured(self._index, specs, kwargs)
             holds = self._owner.guards(self._index, update)
             program = numbers_as_tensors(run_passes(update.program))
         if holds is not None:

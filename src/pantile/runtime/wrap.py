@@ -76,6 +76,12 @@ def _module(model: nn.Module | PoplarExecutor) -> nn.Module:
             f"model is a {type(model).__name__}, not a torch.nn.Module",
             fix="wrap the function in a Module with a forward method",
         )
+    check_is_python(model)
+    return model
+
+
+def check_is_python(model: nn.Module) -> None:
+    """Refuse what cannot be recorded at all."""
     for path, child in model.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise CaptureError(
@@ -83,4 +89,3 @@ def _module(model: nn.Module | PoplarExecutor) -> nn.Module:
                 "its forward are out of Python's reach",
                 fix="wrap the model before it is scripted or traced with torch.jit",
             )
-    return model
