@@ -3,6 +3,7 @@
 //   x [n][h][w][ic]  *  weight [oc][ic][kh][kw]  ->  y [n][oh][ow][oc]        (channels last)
 //
 //   forward order   [oc / NR][ic / CHUNK][kh][kw][CHUNK][NR]    panels of NR outputs
+//   plain order     [oc / NR][ic][kh][kw][NR]                   the same, chunk by chunk in between
 //   input order     [ic / NR][oc / CHUNK][kh][kw][CHUNK][NR]    panels of NR inputs
 //
 // x and y may have strides of their own: one group of a grouped convolution is a Conv of its
@@ -144,6 +145,35 @@ template <class C>
 INLINE void pack_forward(const float* weight, float* packed, int t, int T) {
   constexpr int VECTORS = C::forward_panels * C::forward_panel / LANES;
   pack_forward_vectors<C>(weight, packed, share(VECTORS, t, T), share(VECTORS, t + 1, T));
+}
+
+// Columns of LANES outputs (rows of the weight, `length` apart) to the plain order: each becomes a
+// vector, NR after the one before.
+APART_WHOLE void pack_columns(const float* weight, float* to, int outputs, i64 length, int columns,
+                              int NR) {
+  if (outputs == LANES && columns >= LANES) {
+    ROLLED for (int column = 0; column < columns; column += LANES) {
+      // The last square begins earlier: it stores some columns again.
+      const int from = conv_min(column, columns - LANES);
+      vec rows[LANES];
+      UNROLLED for (int i = 0; i < LANES; i++) rows[i] = load(weight + i * length + from);
+      conv_mirror(rows);
+      UNROLLED for (int i = 0; i < LANES; i++) store(to + (i64)(from + i) * NR, rows[i]);
+    }
+    return;
+  }
+  ROLLED for (int column = 0; column < columns; column++, to += NR)
+    ROLLED for (int i = 0; i < LANES; i++) to[i] = i < outputs ? weight[i * length + column] : 0.0f;
+}
+
+// The channels [first, end) of a panel, to `packed`.
+template <class C>
+INLINE void pack_plain(const float* weight, float* packed, int panel, int first, int end) {
+  constexpr int NR = C::forward_panel, TAPS = C::KH * C::KW;
+  ROLLED for (int oc = panel * NR; oc < (panel + 1) * NR; oc += LANES)
+    pack_columns(weight + ((i64)oc * C::IC + first) * TAPS, packed + oc % NR,
+                 conv_max(0, conv_min(C::OC - oc, LANES)), (i64)C::IC * TAPS,
+                 (end - first) * TAPS, NR);
 }
 
 // One chunk of the input order: NR inputs of `outputs` outputs. It is written in order, the reads

@@ -24,14 +24,16 @@ constexpr int CONV_WAITING_FLOATS = 6 * 1024;
 
 // How the pixels of a row meet the columns of its source: pixel i, tap j reads column
 // i * STEP + OFFSET + j * NEXT of WIDTH, its K channels in chunks; columns are XW apart, images XN.
-// XROW, WROW: from row tap to row tap; AHEAD: to the source of the next strip.
+// XROW, WROW: from row tap to row tap; WSTEP: from channel to channel; AHEAD: to the source of the
+// next strip.
 template <int COUNT_, int IMAGES_, int STEP_, int WIDTH_, int TAPS_, int OFFSET_, int NEXT_, int K_,
-          int CHUNK_, int XW_, int XN_, int XROW_, int WTAP_, int WROW_, int AHEAD_, int NV_>
+          int CHUNK_, int XW_, int XN_, int XROW_, int WTAP_, int WROW_, int WSTEP_, int AHEAD_,
+          int NV_>
 struct ConvRow {
   static constexpr int COUNT = COUNT_, IMAGES = IMAGES_, STEP = STEP_, WIDTH = WIDTH_;
   static constexpr int TAPS = TAPS_, OFFSET = OFFSET_, NEXT = NEXT_, K = K_, CHUNK = CHUNK_;
   static constexpr int XW = XW_, XN = XN_, XROW = XROW_, WTAP = WTAP_, WROW = WROW_;
-  static constexpr int AHEAD = AHEAD_, NV = NV_, NR = NV * LANES;
+  static constexpr int WSTEP = WSTEP_, AHEAD = AHEAD_, NV = NV_, NR = NV * LANES;
   static constexpr int TILES = conv_max(1, conv_ceil(COUNT, conv_pixels(NV)));
   static constexpr int WIDE = conv_ceil(COUNT, TILES);
 
@@ -71,7 +73,7 @@ INLINE void conv_add(const float* x, const float* panel, int count,
                      vec (&sums)[IMAGES][WIDE][G::NV]) {
   auto step = [&](int k) INLINE_CALL {
     vec weights[G::NV];
-    UNROLLED for (int v = 0; v < G::NV; v++) weights[v] = load(panel + (i64)k * G::NR + v * LANES);
+    UNROLLED for (int v = 0; v < G::NV; v++) weights[v] = load(panel + (i64)k * G::WSTEP + v * LANES);
     UNROLLED for (int image = 0; image < IMAGES; image++)
       UNROLLED for (int i = FROM; i < TO; i++) {
         vec pixel = spread(x[(i64)image * G::XN + i * G::STEP * G::XW + k]);
@@ -181,7 +183,7 @@ struct ConvPixels {
   static constexpr int LAST = D::CHANNELS - (D::PANELS - 1) * NR;
   static constexpr int UNIT = D::WIDTH * IMAGES * NR;  // sums of one row of some images
   static constexpr int UNITS = conv_ceil(D::N, IMAGES) * D::HEIGHT;
-  static constexpr i64 PANEL = (i64)D::ROWTAPS * D::WROW * CHUNKS;
+  static constexpr i64 CHUNK = (i64)D::ROWTAPS * D::TAPS * D::CHUNK * NR, PANEL = CHUNK * CHUNKS;
   static constexpr i64 SOURCE = D::SOURCE_ROW * IMAGES;
   // With several chunks all rows of a strip wait for the next chunk, else each is done at once.
   static constexpr int STRIP = conv_max(
@@ -209,7 +211,7 @@ struct ConvPixels {
   // One chunk for the rows [unit, end) of a strip; after the last chunk each row is handed over at
   // once, so that the next row's work hides the misses of its stores.
   INLINED void add_chunk(int panel, int chunk, int unit, int end) {
-    const float* weights = packed + panel * PANEL + (i64)chunk * D::ROWTAPS * D::WROW;
+    const float* weights = packed + panel * PANEL + chunk * CHUNK;
     int count = CHUNKS > 1 ? conv_min(D::CHUNK, D::K - chunk * D::CHUNK) : D::K;
     float* sums = out;
     ROLLED for (; unit < end; unit++, sums += UNIT) {
@@ -249,11 +251,13 @@ constexpr int conv_images(int pixels, int vectors, int images) {
   return conv_min(images, conv_max(1, conv_pixels(vectors) / pixels));
 }
 
-template <class C>
+// PLAIN: the weight is in the plain order.
+template <class C, bool PLAIN = false>
 struct ConvForward {
   static constexpr int N = C::N, HEIGHT = C::OH, WIDTH = C::OW, CHANNELS = C::OC, K = C::IC;
   static constexpr int NR = C::forward_panel, NV = NR / LANES, PANELS = C::forward_panels;
-  static constexpr int CHUNK = C::forward_chunk, ROWTAPS = C::KH, WTAP = CHUNK * NR;
+  static constexpr int CHUNK = C::forward_chunk, ROWTAPS = C::KH, TAPS = C::KW;
+  static constexpr int WTAP = PLAIN ? NR : CHUNK * NR, WSTEP = PLAIN ? ROWTAPS * TAPS * NR : NR;
   static constexpr int WROW = C::KW * WTAP, IMAGES = conv_images(C::OW, NV, C::N);
   static constexpr i64 SOURCE_IMAGE = C::XN, SOURCE_ROW = (i64)C::SH * C::XH;
 
@@ -273,7 +277,7 @@ struct ConvForward {
   INLINE void row(const float* x, const float* panel, int rows, int count, bool whole, float* out,
                   bool fresh) {
     using G = ConvRow<C::OW, IMAGES, C::SW, C::W, C::KW, -C::PW, C::DW, C::IC, CHUNK, C::XW, C::XN,
-                      C::DH * C::XH, WTAP, WROW, AHEAD, NV>;
+                      C::DH * C::XH, WTAP, WROW, WSTEP, AHEAD, NV>;
     conv_row<G, C::N % IMAGES>(x, panel, rows, count, whole, out, fresh);
   }
   INLINE int pixel(int image, int ow) { return image * C::OW + ow; }
@@ -287,18 +291,27 @@ INLINE void conv_forward(const float* x, const float* packed, int t, int T, Ep e
 }
 
 // The same from the weight as it lies: each panel is packed just before its pixels, into `scratch`
-// (forward_floats), which stays in the second cache. Better where the weight is most of the data,
-// as for a single image: it is read once from memory, and neither written nor read again.
+// (forward_floats). Better where the weight is most of the data, as for a single image: it is read
+// once from memory, and neither written nor read again. If the sums of all pixels can wait, each
+// chunk is packed just before it is multiplied, and stays in the nearest cache.
 template <class C, class Ep>
 INLINE void conv_forward_packing(const float* x, const float* weight, float* scratch, int t, int T,
                                  Ep ep) {
-  constexpr int VECTORS = C::forward_panel / LANES;
-  using Pixels = ConvPixels<ConvForward<C>, Ep>;
+  using Pixels = ConvPixels<ConvForward<C, true>, Ep>;
+  constexpr bool BY_CHUNKS = Pixels::CHUNKS > 1 && Pixels::UNITS <= Pixels::WAITING;
   ROLLED for (int panel = share(C::forward_panels, t, T);
               panel < share(C::forward_panels, t + 1, T); panel++) {
-    float* packed = scratch - C::forward_floats * panel;
-    pack_forward_vectors<C>(weight, packed, panel * VECTORS, (panel + 1) * VECTORS);
-    Pixels pixels(x, packed, ep);
-    pixels.run_part(0, Pixels::UNITS, panel, panel + 1);
+    Pixels pixels(x, scratch - Pixels::PANEL * panel, ep);
+    if constexpr (BY_CHUNKS) {
+      ROLLED for (int chunk = 0; chunk < Pixels::CHUNKS; chunk++) {
+        const int first = chunk * C::forward_chunk;
+        pack_plain<C>(weight, scratch, panel, first, conv_min(C::IC, first + C::forward_chunk));
+        pixels.add_chunk(panel, chunk, 0, Pixels::UNITS);
+        pixels.packed -= Pixels::CHUNK;
+      }
+    } else {
+      pack_plain<C>(weight, scratch, panel, 0, C::IC);
+      pixels.run_part(0, Pixels::UNITS, panel, panel + 1);
+    }
   }
 }

@@ -24,8 +24,8 @@ template <class C>
 struct ConvInput {
   static constexpr int N = C::N, HEIGHT = C::H, WIDTH = C::W, CHANNELS = C::IC, K = C::OC;
   static constexpr int NR = C::input_panel, NV = NR / LANES, PANELS = C::input_panels;
-  static constexpr int CHUNK = C::input_chunk, ROWTAPS = C::KH, WTAP = CHUNK * NR;
-  static constexpr int WROW = C::KW * WTAP, PHASES = conv_min(C::SW, C::W);
+  static constexpr int CHUNK = C::input_chunk, ROWTAPS = C::KH, TAPS = C::KW;
+  static constexpr int WTAP = CHUNK * NR, WROW = TAPS * WTAP, PHASES = conv_min(C::SW, C::W);
   static constexpr int IMAGES = conv_images(conv_ceil(C::W, C::SW), NV, C::N);
   static constexpr i64 SOURCE_IMAGE = C::YN, SOURCE_ROW = conv_ceil(C::YH, C::SH);
 
@@ -59,7 +59,7 @@ struct ConvInput {
     using Rows = ConvPhase<0, C::KH, C::SH, C::PH, C::DH>;  // its step is the same in all phases
     using G = ConvRow<width(PHASE), IMAGES, 1, C::OW, Columns::COUNT, Columns::OFFSET,
                       Columns::NEXT, C::OC, CHUNK, C::YW, C::YN, Rows::NEXT * C::YH,
-                      WTAP * Columns::EVERY, WROW * Rows::EVERY, PHASE ? 0 : AHEAD, NV>;
+                      WTAP * Columns::EVERY, WROW * Rows::EVERY, NR, PHASE ? 0 : AHEAD, NV>;
     conv_row<G, C::N % IMAGES>(dy, panel + (i64)Columns::FIRST * WTAP, rows, count, whole,
                                out + before(PHASE) * IMAGES * NR, fresh);
     if constexpr (PHASE + 1 < PHASES)
