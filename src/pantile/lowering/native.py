@@ -30,10 +30,7 @@ from pantile.errors import CompilerMissing, ProgramError
 from pantile.logging import logger
 from pantile.lowering import self_check
 from pantile.lowering.compiler import compiler_version
-from pantile.lowering.inductor.build import build
-from pantile.lowering.inductor.generate import Settings, generate
 from pantile.lowering.kernels import build as kernels_build
-from pantile.lowering.kernels import generate as kernels
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.load import NativeProgram
 from pantile.lowering.prepare import Prepared, prepare
@@ -166,7 +163,7 @@ def _compiled(
                 return choice
             why = failed = wrong
     layouts = (False, True) if values is not None and is_on() and _has_conv(prepared) else (False,)
-    choices = [_inductor(prepared, Settings(layout), why, phase) for layout in layouts]
+    choices = [_inductor(prepared, layout, why, phase) for layout in layouts]
     if failed:
         logger.warning("our kernels cannot be used, Inductor's are instead: %s", failed)
     phase("tune")
@@ -184,18 +181,24 @@ def _mistake(
 
 
 def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
+    # The generators are imported where code is generated: a program of the cache needs none.
+    from pantile.lowering.kernels.generate import generate
+
     phase("lowering")
-    text = kernels.generate(prepared.program)
+    text = generate(prepared.program)
     phase("C++ compile")
     how = {"lowering": "kernels", "cpu": kernels_build.cpu()}
     return Choice(how, kernels_build.build(text))
 
 
-def _inductor(prepared: Prepared, settings: Settings, why: str, phase: Phase) -> Choice:
+def _inductor(prepared: Prepared, channels_last: bool, why: str, phase: Phase) -> Choice:
+    from pantile.lowering.inductor.build import build
+    from pantile.lowering.inductor.generate import Settings, generate
+
     phase("lowering")
-    sources = generate(prepared.program, settings)
+    sources = generate(prepared.program, Settings(channels_last))
     phase("C++ compile")
-    how = {"lowering": "inductor", "why": why, "channels_last": settings.channels_last}
+    how = {"lowering": "inductor", "why": why, "channels_last": channels_last}
     return Choice(how, build(sources), sources.calls)
 
 

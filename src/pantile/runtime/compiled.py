@@ -59,6 +59,14 @@ class Compiled:
         """The program that runs."""
         return self.executable.program
 
+    @property
+    def micro_batch(self) -> int:
+        """Samples of one micro-batch: the first size of the first argument that has one."""
+        for entry in self.program.inputs_of(InputKind.ARGUMENT):
+            if isinstance(entry.spec, TensorSpec) and entry.spec.shape:
+                return max(1, entry.spec.shape[0])
+        return 1
+
     @cached_property
     def gradients(self) -> dict[str, TensorSpec]:
         """What the program returns or accumulates as gradients, by parameter."""

@@ -20,7 +20,6 @@ from pantile.machine.targets import BOW, Chip, System, chip_named, pod
 from pantile.machine.timing import Configuration, Recompute
 from pantile.options import Options
 from pantile.program.program import tag_of
-from pantile.program.spec import InputKind, TensorSpec
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.pipeline.plan import recomputed_stages
 
@@ -78,7 +77,7 @@ def configuration_of(
     location = given["locations"]["optimizer"]
     return Configuration(
         system,
-        micro_batch_of(program),
+        program.micro_batch,
         given["gradient_accumulation" if training else "device_iterations"],
         given["replication_factor"],
         training,
@@ -97,14 +96,6 @@ def _recomputation(program: Compiled, options: Options) -> Recompute:
         return "none"
     marked = any(tag_of(node).checkpoint for node in program.program.graph.nodes)
     return "layer" if marked else "stage"
-
-
-def micro_batch_of(program: Compiled) -> int:
-    """Samples of one micro-batch: the first size of the first argument that has one."""
-    for entry in program.program.inputs_of(InputKind.ARGUMENT):
-        if isinstance(entry.spec, TensorSpec) and entry.spec.shape:
-            return max(1, entry.spec.shape[0])
-    return 1
 
 
 def optimizer_model(optimizer: torch.optim.Optimizer | None) -> OptimizerModel:

@@ -113,9 +113,7 @@ def _register(executor: PoplarExecutor, program: Compiled) -> None:
 
 def _rows(executor: PoplarExecutor, program: Compiled) -> int:
     """Samples of one call."""
-    from pantile.runtime.estimate import micro_batch_of
-
-    return micro_batch_of(program) * executor._batching.micro_batches
+    return program.micro_batch * executor._batching.micro_batches
 
 
 def _remove(stem: Path, owner: int) -> None:
