@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class Engines:
     _compiler: Compiler
     _control: OptimizerControl | None
     _groups: ReplicaGroups
+    _lock: threading.RLock
     _machine: Machine
     _mode: OutputMode
     _native: NativeEngine | None
@@ -124,10 +126,12 @@ class Engines:
             or self._options.log_cycle_count
         ):
             return None
-        from pantile.runtime.hot_call import HotCall
+        from pantile.runtime.hot_call import HotCall, Known
 
         update = self._update if compiled.gradients else None
-        return HotCall(self._machine, compiled, runner, self._weights, update, tensors)
+        known = Known(self._user_model, update, self._control, self._lock)
+        hot = HotCall(self._machine, compiled, runner, self._weights, known, tensors)
+        return hot if hot.still_holds() else None
 
     def _new_collector(self) -> OutputCollector:
         return OutputCollector(self._mode, self._options.output_return_period, self._batching)

@@ -134,10 +134,15 @@ class PoplarExecutor(Engines, Exports, Introspection):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step: the arguments hold `B * D * G * R` samples on dim 0."""
-        if self._hot is not None and not kwargs:
-            result = self._call_again(args)
-            if result is not MISS:
-                return result
+        hot = self._hot
+        if hot is not None and not kwargs:
+            # The previous call with other values, if that is all that is different.
+            with hot.lock:
+                if self._hot is hot:
+                    result = hot.call(args)
+                    if result is not MISS:
+                        return result
+                    self._hot = None
         if self._options.connection_type == ConnectionType.Never:
             raise offline_error("Trying to run a model on an offline device")
         self._check_cycle_count()
@@ -146,25 +151,6 @@ class PoplarExecutor(Engines, Exports, Introspection):
             with torch.inference_mode(False), torch.no_grad():
                 return self._call(args, kwargs)
         return self._call(args, kwargs)
-
-    def _call_again(self, args: tuple[Any, ...]) -> Any:
-        """The previous call with other values, if that is all that is different."""
-        with self._lock:
-            hot = self._hot
-            if hot is None or not hot.fits(args):
-                self._hot = None
-                return MISS
-            control = self._control
-            if control is not None:
-                control.before_run()
-            elif (owner := instrument.owner_of(self._user_model)) is not None:
-                owner.copyWeightsToHostIfNeeded()  # hot weights are the host's: no more to refresh
-            result = hot.run(args)
-            if result is MISS:
-                self._hot = None
-            elif control is not None:
-                control.after_run()
-            return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._lock, self._timeline.call(self._times):

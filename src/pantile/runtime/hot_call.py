@@ -15,22 +15,28 @@ optimizer, such as a scheduler's learning rate, are followed here.
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._dynamo.guards import TensorGuards
 
 from pantile.optim import Optimizer
 from pantile.program.structure import Container, Leaf
+from pantile.runtime import instrument
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.engines import MISS
 from pantile.runtime.held_objects import still_holds
+from pantile.runtime.native.lane_library import LANE
+from pantile.runtime.native.loop import has_memory
 from pantile.runtime.native.runner import Numbers, Runner
 from pantile.runtime.optimizer import Update
 from pantile.runtime.outputs import NO_BACKWARD
+from pantile.runtime.training import OptimizerControl
 from pantile.runtime.weights import Weights
 
 if TYPE_CHECKING:
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
 _is = operator.is_
 _data_ptr = Tensor.data_ptr
 
+_FIRST = operator.itemgetter(0)
+"""Builds the result of a model that returns one tensor."""
+
 _END = object()
 """Ends a list of objects, so that a longer or shorter one differs in an element."""
 
@@ -48,7 +57,10 @@ _PLAIN = (float, int, bool, str, type(None), torch.dtype)
 
 
 class HotCall:
-    """What one call of an executor depended on."""
+    """What one call of an executor depended on.
+
+    `call` answers the next one, or is `MISS`: in C++ (lane.cpp) as soon as that is compiled.
+    """
 
     def __init__(
         self,
@@ -56,51 +68,137 @@ class HotCall:
         compiled: Compiled,
         runner: Runner,
         weights: Weights,
-        update: Update | None,
+        known: Known,
         arguments: Sequence[torch.Tensor],
     ) -> None:
         self._runner, self._times = runner, machine.times
         self.all_times = runner.all_times
         self.tensors = (len(arguments), compiled.user_outputs)
         self._build = _builder(compiled)
-        self._count = len(arguments)
+        self._kinds = [(tensor.shape, tensor.dtype) for tensor in arguments]
         self._weights = weights
         self._hosts = tuple(weights.hosts())
         self._pointers = list(map(_data_ptr, self._hosts))
         # The last one is for a call without other tensors, which has modes all the same.
         self._checked = (*self._hosts, torch.empty((), device="cpu"))
-        self._same_kinds = _guards(arguments, self._checked).check
+        self._same_kinds = _guards(_plain(self._kinds), self._checked).check
+        self._known, self.lock = known, known.lock
         self._update: _KnownUpdate | None = None
-        if update is not None:
+        if known.update is not None:
             assert runner.numbers is not None
-            self._update = _KnownUpdate(update, runner.numbers)
+            self._update = _KnownUpdate(known.update, runner.numbers)
+        self.call: Callable[[tuple[Any, ...]], Any] = self._call
+        self._waits_for_lane = not runner.draws
+        if self._waits_for_lane:
+            LANE.ask()
+            self._take_lane()
 
-    def fits(self, arguments: tuple[Any, ...]) -> bool:
+    def still_holds(self) -> bool:
+        """Was nothing moved while this was made? Other threads run, too.
+
+        What was noted before it was moved, or while it was, differs from then on.
+        """
+        return self._weights.unmoved()
+
+    def _take_lane(self) -> None:
+        """Answer calls in C++ from now on, if that is compiled and takes this kind of call."""
+        if LANE.module is None:
+            return
+        self._waits_for_lane = False
+        try:
+            lane = self._lane(LANE.module)
+        except (TypeError, ValueError):  # such as a weight without elements
+            return
+        if self.still_holds():
+            self.call = lane
+
+    def _lane(self, module: Any) -> Callable[[tuple[Any, ...]], Any]:
+        runner, update, known = self._runner, self._update, self._known
+        entry = runner.loop.entry()
+        control, user = known.control, None if update is None else update.user
+        marks = [self._times, "whole", self]
+        if user is not None:
+            marks += [user, "_opt_called", True]
+        lane: Callable[[tuple[Any, ...]], Any] = module.Lane(
+            run=entry.run,
+            loop=entry.loop,
+            failure=entry.failure,
+            iterations=entry.iterations,
+            pointers=entry.pointers,
+            arguments=_plain(self._kinds),
+            weights=self._hosts,
+            results=runner.loop.new_destinations(),
+            miss=MISS,
+            tables=module.Tables(self._weights.tables()),
+            links=instrument.links(),
+            link=id(known.model),
+            pull=known.pull,
+            prepare=None if update is None and control is None else self._prepare,
+            finish=runner.finish_whole,
+            after=None if control is None or not control.keeps_state else control.after_run,
+            backward=NO_BACKWARD,
+            build=None if self._build is _FIRST else self._build,
+            marks=marks,
+            pulse=self._times.pulse,
+        )
+        return lane
+
+    def _prepare(self) -> bool:
+        """Ready the optimizer, if it is the one of before."""
+        if self._known.control is not None:
+            self._known.control.before_run()
+        return self._update is None or self._update.is_the_same()
+
+    def _call(self, arguments: tuple[Any, ...]) -> Any:
+        """What the model returns for these arguments; `MISS` if this is another kind of call."""
+        if self._waits_for_lane:
+            self._take_lane()
+        if not self._fits(arguments):
+            return MISS
+        self._known.pull()
+        if not self._prepare() or not self._weights_are_the_same():
+            return MISS
+        if not all(map(has_memory, arguments)):  # the long way explains it
+            return MISS
+        results = self._runner.run_whole(list(map(_data_ptr, arguments)))
+        self._times.whole = self
+        if self._times.pulse is not None:
+            self._times.pulse[0] += 1
+        if self._update is not None:
+            self._update.user._opt_called = True
+        if self._known.control is not None:
+            self._known.control.after_run()
+        for tensor in results:
+            tensor.backward = NO_BACKWARD  # type: ignore[method-assign]
+        return self._build(results)
+
+    def _fits(self, arguments: tuple[Any, ...]) -> bool:
         """Are arguments, weights and modes of the same kind?
 
         Inference mode and autocast change the dispatch keys of every tensor: they are seen here.
         """
-        return len(arguments) == self._count and bool(self._same_kinds(*arguments, *self._checked))
+        if len(arguments) != len(self._kinds):
+            return False
+        return bool(self._same_kinds(*arguments, *self._checked))
 
-    def run(self, arguments: tuple[Any, ...]) -> Any:
-        """What the model returns for arguments that fit; `MISS` if this is another kind of call."""
-        if list(map(_data_ptr, self._hosts)) != self._pointers or not self._weights.still_held():
-            return MISS
-        update = self._update
-        if update is not None and not update.is_the_same():
-            return MISS
-        pointers = list(map(_data_ptr, arguments))
-        if not all(pointers):  # memory that was given back: the long way explains it
-            return MISS
-        results = self._runner.run_whole(pointers)
-        self._times.whole = self
-        if self._times.pulse is not None:
-            self._times.pulse[0] += 1
-        if update is not None:
-            update.user._opt_called = True
-        for tensor in results:
-            tensor.backward = NO_BACKWARD  # type: ignore[method-assign]
-        return self._build(results)
+    def _weights_are_the_same(self) -> bool:
+        now = list(map(_data_ptr, self._hosts))
+        return now == self._pointers and self._weights.still_held()
+
+
+@dataclass(frozen=True)
+class Known:
+    """Who takes part in the calls of an executor beside its program."""
+
+    model: nn.Module
+    update: Update | None
+    control: OptimizerControl | None
+    lock: threading.RLock
+
+    def pull(self) -> None:
+        """Let the host have what a training executor keeps to itself, before inference."""
+        if self.control is None and (owner := instrument.owner_of(self.model)) is not None:
+            owner.copyWeightsToHostIfNeeded()  # hot weights are the host's: no more to refresh
 
 
 class _KnownUpdate:
@@ -176,19 +274,20 @@ def _is_fixed(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
-def _guards(arguments: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
+def _plain(kinds: Sequence[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
+    """Plain and contiguous tensors, as arguments must be. Nobody touches their memory."""
+    return [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in kinds]
+
+
+def _guards(examples: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
     """What checks type, dtype, device, `requires_grad`, shape, strides and dispatch keys.
 
-    A pending negation or conjugation is a dispatch key. Arguments must be plain and contiguous,
-    whatever the last ones were; weights must be as they are. Strides of dims of size one say
-    nothing.
+    A pending negation or conjugation is a dispatch key. Strides of dims of size one say nothing.
     """
-    plain = [torch.empty((), dtype=tensor.dtype, device="cpu") for tensor in arguments]
-    examples = [one.expand(tensor.shape) for one, tensor in zip(plain, arguments, strict=True)]
-    strides = [torch.empty(tensor.shape, device="meta").stride() for tensor in arguments]
-    strides += [tensor.stride() for tensor in weights]
+    tensors = (*examples, *weights)
+    strides = [tensor.stride() for tensor in tensors]
     # Any: torch's own declaration is of another time.
-    sizes: list[Any] = [list(tensor.shape) for tensor in (*arguments, *weights)]
+    sizes: list[Any] = [list(tensor.shape) for tensor in tensors]
     pairs = zip(sizes, strides, strict=True)
     needed: list[Any] = [
         [None if size == 1 else stride for size, stride in zip(*pair, strict=True)]
@@ -205,7 +304,7 @@ def _builder(compiled: Compiled) -> Callable[[list[Tensor]], Any]:
         return compiled.rebuild
     match structure:
         case Leaf():
-            return operator.itemgetter(0)
+            return _FIRST
         case Container(kind, _, children) if all(isinstance(child, Leaf) for child in children):
             if kind is tuple or kind is list:
                 return kind

@@ -156,6 +156,11 @@ class OptimizerControl:
         if isinstance(self.optimizer, Optimizer) and not offline:
             self.optimizer.attach_state_source(DeviceOptimizerState(update, strict=self._strict))
 
+    @property
+    def keeps_state(self) -> bool:
+        """Does the optimizer want to know of runs?"""
+        return isinstance(self.optimizer, Optimizer)
+
     def before_run(self) -> None:
         """Upload a state that was loaded since the last run."""
         if not isinstance(self.optimizer, Optimizer):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +29,8 @@ class HostTables:
 
     def __init__(self, module: nn.Module) -> None:
         found = (vars(child).get(slot) for child in module.modules() for slot in _SLOTS)
-        tables = [table for table in found if table is not None]
+        #: The dicts of all modules.
+        self.tables = tables = [table for table in found if table is not None]
         # Most tables are empty, and whether they still are is asked at once.
         self._empty = [table for table in tables if not table]
         self._still_holds = still_holds([table for table in tables if table])
@@ -73,6 +75,10 @@ class _Cell:
         self._pointer = pointer
         self.device = self.host.detach()
         return True
+
+    def unmoved(self) -> bool:
+        """Is the host's tensor of the same kind, and in the memory that was last followed?"""
+        return self.same_kind() and self.host.data_ptr() == self._pointer
 
     def edited(self) -> bool:
         """Was the host's tensor written to since the last `note_version`?"""
@@ -140,6 +146,14 @@ class Weights:
     def still_held(self) -> bool:
         """Does the module hold the very tensors and children it held?"""
         return self._tables is None or self._tables.unchanged()
+
+    def unmoved(self) -> bool:
+        """Is everything where the last `refresh` found it?"""
+        return self.still_held() and all(cell.unmoved() for cell in self._cells.values())
+
+    def tables(self) -> list[dict[str, Any]]:
+        """The dicts that the module holds its tensors and children in."""
+        return [] if self._tables is None else self._tables.tables
 
     def after_step(self) -> None:
         """What the host writes from now on is an edit, which all replicas must see."""

@@ -29,6 +29,7 @@ from pantile.options import Options
 from pantile.program.spec import InputKind
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.inputs import InputReader
+from pantile.runtime.native.lane_library import LANE
 from pantile.runtime.native.plan import ArgumentSpec, Schedule, Threads
 from pantile.runtime.native.runner import Binding, Numbers, Runner
 from pantile.runtime.native.samples import samples_of
@@ -83,6 +84,7 @@ class NativeEngine:
         self._pending: dict[_Kept, Future[NativeStep | None]] = {}
         self._bound: dict[int, _Bound] = {}
         self._offered: dict[str, Entry] = {}
+        LANE.load()
 
     # What the executor asks
 

@@ -14,6 +14,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -43,6 +44,20 @@ _Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 # default device can send it elsewhere, so there is memory behind the result.
 _empty: Callable[..., Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 _data_ptr = Tensor.data_ptr
+
+
+@dataclass(frozen=True, eq=False)
+class LoopEntry:
+    """The addresses of a loop, valid as long as the loop lives.
+
+    Only one may run it at a time. `pointers` are those of arguments, then of results.
+    """
+
+    run: int
+    loop: int
+    failure: int
+    iterations: int
+    pointers: int
 
 
 class Loop:
@@ -143,6 +158,27 @@ class Loop:
         finally:
             self._free.release()
 
+    def entry(self) -> LoopEntry:
+        """How a caller in C++ runs all device iterations on arguments that it has checked."""
+        function = ctypes.cast(loop_library().pantile_loop_run, ctypes.c_void_p)
+        assert function.value is not None
+        return LoopEntry(
+            function.value,
+            self._address,
+            self._failure_at,
+            self._iterations,
+            ctypes.addressof(self._memory.pointers),
+        )
+
+    def finish(self, done: int) -> None:
+        """Finish a run that a caller in C++ began, and that came back after iteration `done`."""
+        if not self._free.acquire(False):
+            raise self._unavailable()
+        try:
+            self._go_on(done, self._iterations)
+        finally:
+            self._free.release()
+
     def _run_range(self, first: int, end: int) -> None:
         self._go_on(self._call(self._address, first, end, 1, self._failure_at), end)
 
@@ -181,7 +217,7 @@ class Loop:
                 ):
                     self._refuse(checks, i, tensor)
                 data = tensor.data_ptr()
-                if not data and tensor.numel():
+                if not has_memory(tensor):
                     self._refuse(checks, i, tensor)
                 pointers[i] = data
         except RuntimeError:  # of torch: a tensor without strides or storage, such as a sparse one
@@ -239,6 +275,12 @@ class Loop:
         return StateError("the device loop was closed", fix="make a new one")
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Does the memory of a contiguous tensor hold all of it? It can be given back, in parts too."""
+    end = tensor.storage_offset() * tensor.itemsize + tensor.nbytes
+    return tensor.numel() == 0 or tensor.untyped_storage().nbytes() >= end
+
+
 def _busy() -> StateError:
     return StateError(
         "the device loop is running in another thread",
@@ -275,7 +317,7 @@ def _described(value: Any) -> str:
     notes = "" if value.is_contiguous() else f" with strides {list(value.stride())}"
     if value.is_neg() or value.is_conj():
         notes += " with a pending negation or conjugation"
-    if value.is_cpu and type(value) is torch.Tensor and not value.data_ptr() and value.numel():
+    if value.is_cpu and type(value) is torch.Tensor and not has_memory(value):
         notes += " without data"
     return f"a {value.dtype} {kind} of shape {list(value.shape)} on {value.device}{notes}"
 

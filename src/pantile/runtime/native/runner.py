@@ -254,6 +254,18 @@ class Runner:
             if self._draws:
                 self._random.advance(self.schedule.parts.shape[0] * self.schedule.parts.shape[1])
 
+    def finish_whole(self, done: int) -> None:
+        """Finish a whole call that a caller in C++ began."""
+        try:
+            self.loop.finish(done)
+        except Exception as error:
+            raise self._explained(error) from error
+
+    @property
+    def draws(self) -> bool:
+        """Are there random numbers?"""
+        return self._draws
+
     def _seed(self) -> None:
         """Give the random numbers of a run their seeds."""
         if not self._draws:
