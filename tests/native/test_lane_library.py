@@ -15,7 +15,7 @@ from tests.native.runs import assert_close, batch, options
 
 import poptorch
 from pantile.runtime import hot_call
-from pantile.runtime.native import lane_library
+from pantile.runtime.native import engine, lane_library
 from pantile.runtime.native.lane_library import LANE, LaneLibrary
 
 
@@ -23,7 +23,8 @@ from pantile.runtime.native.lane_library import LANE, LaneLibrary
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LaneLibrary]:
     """A process that has not looked for it yet, with an empty cache."""
     library = LaneLibrary()
-    monkeypatch.setattr(hot_call, "LANE", library)
+    for module in (hot_call, engine):
+        monkeypatch.setattr(module, "LANE", library)
     monkeypatch.setenv("PANTILE_CACHE_DIR", str(tmp_path / "cache"))
     yield library
     library.wait()
