@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels import operators as own
+from pantile.lowering.kernels.costs import DEAR, FOR_A_ROW, is_row_wise, narrower
 from pantile.lowering.kernels.expressions import (
     CONSTANTS,
     LOOKUPS,
@@ -34,18 +35,19 @@ from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.nodes import pieces_of
 from pantile.lowering.kernels.pointwise import COSTS, POINTWISE, Rule
 from pantile.lowering.kernels.radix import Radix, radix_of
+from pantile.lowering.kernels.recompute import recompute
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, shape_of
 
 aten = torch.ops.aten
 
-_DEAR = 3.5
-"""A value that costs more than so many additions is computed once."""
 _MOST_MEMBERS = 8
 """No kernel computes more values that have nothing to do with each other."""
 _DEEP = 24.0
 """A longer computation is cut."""
+_FAR = 100
+"""So many nodes after a value that is kept anyway, nothing is computed with it."""
 
 
 @dataclass(eq=False)
@@ -92,8 +94,7 @@ class Plan:
         self, graph: fx.Graph, families: Mapping[Any, Family], elementwise: Family
     ) -> None:
         self._families, self._elementwise = families, elementwise
-        self.nodes: list[fx.Node] = list(graph.nodes)
-        self.order = {node: place for place, node in enumerate(self.nodes)}
+        self._read(graph)
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.realised: set[fx.Node] = set()
         self.kernel_of: dict[fx.Node, Kernel] = {}
@@ -105,6 +106,12 @@ class Plan:
         self._leaves: dict[fx.Node, frozenset[fx.Node]] = {}
         self._check()
         self._realise()
+        self._held = recompute(graph, self.realised)
+        """Values that are kept for what is computed again from them, much later."""
+        if self._held:
+            self._read(graph)
+            self.realised.clear()
+            self._realise()
         self.pieces = self._find_pieces()
         """Values that are computed where a concatenation wants them."""
         self.kernels = self._kernels()
@@ -112,6 +119,10 @@ class Plan:
         """Values that somebody outside their kernel reads: the rest needs no memory."""
         for kernel in self.kernels:
             kernel.stores_anchor = kernel.anchor in self.wanted or not kernel.members
+
+    def _read(self, graph: fx.Graph) -> None:
+        self.nodes: list[fx.Node] = list(graph.nodes)
+        self.order = {node: place for place, node in enumerate(self.nodes)}
 
     # For traces
 
@@ -258,17 +269,22 @@ class Plan:
                 costs[node] = 0.0
             elif node.op == "call_function":
                 costs[node] = self._cost(node, costs)
-                several = self._uses(node) > 1 and costs[node] > _DEAR
+                several = self._uses(node) > 1 and costs[node] > DEAR
                 big = shape_of(node) if isinstance(node.meta.get("val"), torch.Tensor) else ()
                 if node.target in POINTWISE and prod(big) > 1 and (several or costs[node] > _DEEP):
-                    self.realised.add(node)
-                    costs[node] = 1.0
+                    narrow = narrower(node, costs)
+                    self.realised.add(narrow)
+                    costs[node] = 1.0 + costs[node] - costs[narrow]
 
     def _cost(self, node: fx.Node, costs: dict[fx.Node, float]) -> float:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             return 0.0  # computed before the loops
-        below = sum(costs.get(other, 0.0) for other in node.all_input_nodes)
+        below = 0.0
+        for other in node.all_input_nodes:
+            cost = costs.get(other, 0.0)
+            # What is the same for a whole row is computed before the innermost loop.
+            below += min(cost, FOR_A_ROW) if is_row_wise(other, node) else cost
         return below + COSTS.get(node.target, 0.0) + (0.0 if node.target in VIEWS else 0.3)
 
     def _uses(self, node: fx.Node) -> int:
@@ -309,6 +325,8 @@ class Plan:
             return None
         kernel = max((self.kernel_of[leaf] for leaf in made), key=lambda k: k.position)
         if not kernel.family.has_epilogue or prod(shape_of(kernel.anchor)) != prod(shape_of(node)):
+            return None
+        if kernel.anchor in self._held and self.order[node] - kernel.position > _FAR:
             return None
         radix = self._map(kernel, node)
         if radix is None or not kernel.family.takes(kernel.anchor, radix):

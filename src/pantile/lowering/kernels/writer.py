@@ -28,6 +28,8 @@ class Function:
     used: tuple[Pointer, ...]
     note: str
     can_fail: bool
+    over: tuple[tuple[Buffer, Buffer], ...] = ()
+    """Pairs of buffers: the first may be written over the second, if that is not needed later."""
 
 
 @dataclass
@@ -125,11 +127,15 @@ class Writer:
         return [dim for dim in range(len(shape_of(node))) if dim not in dims] + dims
 
     def function(
-        self, text: str, used: Mapping[str, Pointer] | Iterable[Pointer], note: str
+        self,
+        text: str,
+        used: Mapping[str, Pointer] | Iterable[Pointer],
+        note: str,
+        over: Sequence[tuple[Buffer, Buffer]] = (),
     ) -> None:
         """A kernel, to be run after the ones before."""
         pointers = tuple(used.values() if isinstance(used, Mapping) else used)
-        self.functions.append(Function(text, pointers, note, "failed" in text))
+        self.functions.append(Function(text, pointers, note, "failed" in text, tuple(over)))
 
     def need_scratch(self, floats: str) -> None:
         """A thread needs so many floats of its own."""
