@@ -131,3 +131,16 @@ def test_results_over_their_operands_are_right() -> None:
 
     torch.manual_seed(0)
     check([Case("chain", chain, (torch.randn(70, 70), torch.randn(70, 70)))])
+
+
+def test_a_copy_serves_a_product_and_the_one_with_its_transpose() -> None:
+    def both(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
+        mixed = x.sin().view(4, 3, 8, 5).permute(0, 2, 1, 3).reshape(32, 15)  # no plain strides
+        return [mixed @ y, mixed.t() @ z]
+
+    torch.manual_seed(1)
+    case = Case("both", both, (torch.randn(4, 120), torch.randn(15, 20), torch.randn(32, 20)))
+    writer = written(graph_of(lambda *given: list(case.call(given)), case.inputs))
+
+    assert sum(function.note.startswith("copy of") for function in writer.functions) == 1
+    check([case])

@@ -44,7 +44,7 @@ aten = torch.ops.aten
 
 _MOST_MEMBERS = 8
 """No kernel computes more values that have nothing to do with each other."""
-_DEEP = 24.0
+_DEEP = 32.0
 """A longer computation is cut."""
 _FAR = 100
 """So many nodes after a value that is kept anyway, nothing is computed with it."""

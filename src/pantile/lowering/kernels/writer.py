@@ -41,6 +41,8 @@ class Writer:
     scratch: list[str] = field(default_factory=list)
     """How many floats of its own a thread needs: C++ constants, the largest counts."""
     buffers: list[Buffer] = field(default_factory=list)
+    copied: dict[fx.Node, tuple[Buffer, int]] = field(default_factory=dict)
+    """Values that were copied to lie in plain strides, and how many kernels there were then."""
 
     def __post_init__(self) -> None:
         self.images = conv_graph(self.plan.nodes)
