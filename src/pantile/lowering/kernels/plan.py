@@ -44,8 +44,10 @@ aten = torch.ops.aten
 
 _MOST_MEMBERS = 8
 """No kernel computes more values that have nothing to do with each other."""
-_DEEP = 32.0
+_DEEP = 24.0
 """A longer computation is cut."""
+_BESIDE = 6
+"""So many kernels back are looked at for one that computes something alike."""
 _FAR = 100
 """So many nodes after a value that is kept anyway, nothing is computed with it."""
 
@@ -344,19 +346,26 @@ class Plan:
         return kernel
 
     def _join_beside(self, node: fx.Node, kernels: Sequence[Kernel]) -> Kernel | None:
-        """The last elementwise kernel, if it is of the same shape and all that is read is there."""
-        if not kernels or kernels[-1].family is not self._elementwise:
-            return None
-        kernel = kernels[-1]
+        """The last elementwise kernel, if it is of the same shape and all that is read is there.
+
+        Or one a little before, if both read a value that is kept for what is computed again.
+        """
+        for kernel in reversed(kernels[-_BESIDE:]):
+            if kernel.family is not self._elementwise:
+                continue
+            held = self._held & self.leaves(node) & self.leaves(kernel.anchor)
+            if (kernel is kernels[-1] or held) and self._fits_beside(node, kernel):
+                return self._admitted(kernel, node, kernel.map(kernel.anchor))
+        return None
+
+    def _fits_beside(self, node: fx.Node, kernel: Kernel) -> bool:
         ready = all(
             self.kernel_of[leaf].position < kernel.position
             for leaf in self.leaves(node)
             if leaf.op != "placeholder"
         )
         full = len(kernel.members) >= _MOST_MEMBERS
-        if full or not ready or shape_of(node) != shape_of(kernel.anchor):
-            return None
-        return self._admitted(kernel, node, kernel.map(kernel.anchor))
+        return not full and ready and shape_of(node) == shape_of(kernel.anchor)
 
     def _map(self, kernel: Kernel, node: fx.Node) -> Radix | None:
         """Which element of a node belongs to which of the anchor; None if it is no bijection."""

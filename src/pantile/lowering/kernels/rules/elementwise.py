@@ -10,7 +10,7 @@ from torch import fx
 
 from pantile.lowering.kernels.emission import Store, stores_of
 from pantile.lowering.kernels.families import Family
-from pantile.lowering.kernels.index import Axis, Index, index_of, same_index
+from pantile.lowering.kernels.index import Axis, Index, index_of
 from pantile.lowering.kernels.loops import nest
 from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.memory import Place as MemoryPlace
@@ -34,45 +34,35 @@ class Elementwise(Family):
         axes = [Axis(size) for size in shape_of(kernel.anchor)]
         trace.given[kernel.anchor] = trace.value(kernel.anchor, index_of(axes))
         stores = stores_of(writer, kernel, trace, axes, _order(writer, kernel.anchor))
-        over = _in_place(writer, trace, axes, stores)
+        over = _in_place(writer, trace, stores)
         text = nest(trace, axes, stores)
         writer.function(text, trace.used, f"each {kernel.anchor.name}", over)
 
 
-def _in_place(
-    writer: Writer, trace: Trace, axes: Sequence[Axis], stores: Sequence[Store]
-) -> list[tuple[Buffer, Buffer]]:
+def _in_place(writer: Writer, trace: Trace, stores: Sequence[Store]) -> list[tuple[Buffer, Buffer]]:
     """Which results may be written over which values: those read where the result is written.
 
     All that an element needs is read before anything of it is stored.
     """
-    apart: set[Buffer] = set()
-    beside: dict[Buffer, None] = {}
-    here = trace.space.resolved(index_of(axes))
+    places: dict[Buffer, set[Any]] = {}
     for read in trace.reads:
         buffer = writer.plan.buffers[read.node]
-        same = not read.whole and same_index(trace.space.resolved(read.index), here)
-        if same and buffer.within is None and buffer.place is MemoryPlace.ARENA:
-            beside[buffer] = None
-        else:
-            apart.add(buffer.root)
+        address = trace.space.resolve(buffer.address(trace.space.resolved(read.index)))
+        whole = read.whole or buffer.within is not None
+        places.setdefault(buffer.root, set()).add(None if whole else address.key)
     return [
         (store.pointer.buffer, old)
         for store in stores
-        for old in beside
-        if old not in apart
-        and _lie_alike(store.pointer.buffer, old)
-        and trace.space.resolve(store.address).key == trace.space.resolve(old.address(here)).key
+        for old, read_at in places.items()
+        if _are_alike(store.pointer.buffer, old)
+        and read_at == {trace.space.resolve(store.address).key}
     ]
 
 
-def _lie_alike(new: Buffer, old: Buffer) -> bool:
-    return (
-        new is not old
-        and new.place is MemoryPlace.ARENA
-        and new.within is None
-        and (new.cpp, new.shape, new.strides) == (old.cpp, old.shape, old.strides)
-    )
+def _are_alike(new: Buffer, old: Buffer) -> bool:
+    places = {new.place, old.place}
+    alike = (new.cpp, new.size, new.within) == (old.cpp, old.size, None)
+    return new is not old and alike and places == {MemoryPlace.ARENA}
 
 
 def _order(writer: Writer, node: fx.Node) -> list[int] | None:
