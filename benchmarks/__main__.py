@@ -10,6 +10,7 @@
   overhead   host time of a step beyond its arithmetic
   memory     peak memory of training steps
   growth     step time as D, G and R grow; capture as the graph grows
+  peak       time of each kind of kernel, and how near they come to the core's limit; printed only
 
 Results go to results.json, results.md and ratios-*.png|svg in the output folder. A run adds to the
 results of the run before, if machine, versions and engine are the same.
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import child, picture, report, results
+from benchmarks import child, peak, picture, report, results
 from benchmarks.peers import FAMILIES
 from benchmarks.selection import Selection
 from benchmarks.workloads import WORKLOADS
@@ -69,7 +70,7 @@ def parsed(arguments: Sequence[str] | None = None) -> tuple[tuple[str, ...], Sel
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("kind", nargs="?", default="all", choices=[*results.KINDS, "all", "report"])
+    add("kind", nargs="?", default="all", choices=[*results.KINDS, "all", "report", "peak"])
     add("--workloads", type=_listed(list(WORKLOADS)), help=f"of {', '.join(WORKLOADS)}")
     add("--peers", type=_listed(FAMILIES), default=FAMILIES, help=f"of {', '.join(FAMILIES)}")
     add("--threads", type=_counts, help="numbers of threads (1 and 2, as far as there are cores)")
@@ -80,7 +81,7 @@ def parsed(arguments: Sequence[str] | None = None) -> tuple[tuple[str, ...], Sel
     add("--output", type=Path, default=Path("build/benchmarks"), help="folder (build/benchmarks)")
     given = parser.parse_args(arguments)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    kinds = {"all": results.KINDS, "report": ()}.get(given.kind, (given.kind,))
+    kinds = {"all": results.KINDS, "report": (), "peak": ("peak",)}.get(given.kind, (given.kind,))
     return kinds, Selection(
         given.workloads,
         given.peers,
@@ -111,6 +112,9 @@ def measured(kinds: Sequence[str], selection: Selection, file: Path) -> dict[str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; the exit code is 1 if any engine's results differ from eager's."""
     kinds, selection = parsed(arguments)
+    if kinds == ("peak",):
+        peak.show(selection.workloads or ("W3", "W4"))
+        return 0
     file = selection.output / "results.json"
     found = measured(kinds, selection, file) if kinds else results.read(file)
     if found is None:

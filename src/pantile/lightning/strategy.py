@@ -12,7 +12,7 @@ callbacks and schedulers need nothing special.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from time import perf_counter
 from typing import Any
@@ -461,7 +461,9 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         """Let the optimizer step; in fused mode the program did."""
         if self.mode == SPLIT:
             self.optimizer_updates += self.lightning_module.automatic_optimization
-            with fast_kernels(optimizer):
+            # The reference engine keeps the bits of the host's kernels.
+            quick = self.training_opts.engine_name != "reference"
+            with fast_kernels(optimizer) if quick else nullcontext():
                 return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
         result = closure()  # there is no hook that would look at gradients
         if self.mode == SPLIT:  # from this step on

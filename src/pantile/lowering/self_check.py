@@ -37,7 +37,6 @@ def complaint(
     reference = ReferenceExecutable(prepared.program)
     try:
         right = _tensors(reference.run, values)
-        nudged = _tensors(reference.run, [_nudged(value) for value in values])
     except (Error, RuntimeError, IndexError, ValueError) as error:
         # Labels out of range, for example: the run itself will say so, with the user's line.
         logger.debug("the program fails on the samples, it was not checked: %s", error)
@@ -51,7 +50,12 @@ def complaint(
         return f"it fails where the reference engine does not: {error}"
     finally:
         torch.set_num_threads(before)
-    for name, ours, expected, other in zip(_names(prepared), given, right, nudged, strict=True):
+    pairs = list(zip(given, right, strict=True))
+    if all(_is_near(ours, expected, expected) for ours, expected in pairs):
+        return None
+    # Seldom: only then it is worth to know what rounding does.
+    nudged = _tensors(reference.run, [_nudged(value) for value in values])
+    for name, (ours, expected), other in zip(_names(prepared), pairs, nudged, strict=True):
         if not _is_near(ours, expected, other):
             return f"{name} is not what the reference engine computes"
     return None

@@ -26,8 +26,10 @@ from pantile.lowering.prepare import Prepared
 Samples = Mapping[str, Sequence[torch.Tensor]]
 """Values for the inputs of each program, to time it with."""
 
-_BUDGET_SECONDS = 0.3
+_BUDGET_SECONDS = 0.15
 _MOST_RUNS = 50
+_LONG_SECONDS = 0.05
+"""Of a run that is not repeated to warm up."""
 _WORTH = 0.93
 """More threads are taken if the time drops to this part or below."""
 
@@ -67,7 +69,8 @@ def fastest(
     if values is None or not is_on():
         return replace(choices[0], threads=threads)
     try:
-        timed = [_timed(choice, prepared, values, threads) for choice in choices]
+        several = len(choices) > 1
+        timed = [_timed(choice, prepared, values, threads, decides=several) for choice in choices]
     except (Error, RuntimeError, IndexError, ValueError) as error:
         # Labels out of range, for example: the run itself will say so, with the user's line.
         logger.debug("the program fails on the samples, nothing was timed: %s", error)
@@ -76,15 +79,21 @@ def fastest(
 
 
 def _timed(
-    choice: Choice, prepared: Prepared, values: Sequence[torch.Tensor], threads: int
+    choice: Choice,
+    prepared: Prepared,
+    values: Sequence[torch.Tensor],
+    threads: int,
+    *,
+    decides: bool,
 ) -> Choice:
     program = NativeProgram(choice.code, choice.calls)
     before = torch.get_num_threads()
     times: dict[str, float] = {}
+    runs = _MOST_RUNS if decides or threads > 1 else 1  # to be recorded, if there is no choice
     try:
         for count in sorted({1, threads}):
             torch.set_num_threads(count)
-            times[str(count)] = round(_time(program, prepared, values) * 1e6, 1)
+            times[str(count)] = round(_time(program, prepared, values, runs) * 1e6, 1)
     finally:
         torch.set_num_threads(before)
     best = threads if times[str(threads)] <= times["1"] * _WORTH else 1
@@ -92,13 +101,17 @@ def _timed(
     return replace(choice, threads=best, microseconds=times)
 
 
-def _time(program: NativeProgram, prepared: Prepared, values: Sequence[torch.Tensor]) -> float:
+def _time(
+    program: NativeProgram, prepared: Prepared, values: Sequence[torch.Tensor], runs: int
+) -> float:
     """The shortest time of a run, in seconds."""
     run = NativeRun(program, len(prepared.program.outputs))
-    for _ in range(2):  # the first one plans the memory
+    begin = time.perf_counter()
+    run.run(values)  # the first one plans the memory
+    if time.perf_counter() - begin < _LONG_SECONDS:
         run.run(values)
     best, end = float("inf"), time.perf_counter() + _BUDGET_SECONDS
-    for _ in range(_MOST_RUNS):
+    for _ in range(runs):
         begin = time.perf_counter()
         run.run(values)
         now = time.perf_counter()

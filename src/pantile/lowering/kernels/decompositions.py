@@ -104,8 +104,9 @@ def _scores(
     if mask is not None:
         scores = scores + mask
     if causal:
-        rows = torch.arange(query.shape[-2]).unsqueeze(1)
-        columns = torch.arange(key.shape[-2]).unsqueeze(0)
+        # As wide as the scores, so that they are compared in the same registers.
+        rows = torch.arange(query.shape[-2], dtype=torch.int32).unsqueeze(1)
+        columns = torch.arange(key.shape[-2], dtype=torch.int32).unsqueeze(0)
         scores = torch.where(columns <= rows, scores, -math.inf)
     return scores, factor
 

@@ -8,7 +8,7 @@ c                    ████████
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -55,11 +55,19 @@ class Buffer:
     """The buffer it is a part of: a piece of a concatenation."""
     start: int = 0
     """Where in that it begins, in elements."""
+    replaces: Buffer | None = None
+    """The buffer whose place in the arena it takes: its kernel reads that where it writes."""
 
     @property
     def root(self) -> Buffer:
         """The buffer that has a place of its own."""
         return self if self.within is None else self.within.root
+
+    @property
+    def home(self) -> Buffer:
+        """The buffer whose place it has."""
+        root = self.root
+        return root if root.replaces is None else root.replaces
 
     @property
     def start_in_root(self) -> int:
@@ -114,21 +122,68 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
-def place_buffers(lives: Iterable[tuple[Buffer, int, int]]) -> int:
-    """Give every buffer an offset, first fit by first use; the bytes of the arena.
+@dataclass(frozen=True)
+class Life:
+    """A buffer, from the first to the last kernel that uses it, both included."""
 
-    A buffer lives from the first to the last kernel that uses it, both included.
+    buffer: Buffer
+    first: int
+    last: int
+
+
+def shared_places(lives: Sequence[Life], over: Mapping[Buffer, Collection[Buffer]]) -> list[Life]:
+    """Lives in which a buffer that may be written over another one is a part of that one's.
+
+    `over` says which buffers each one may take the place of, if they are not used any more.
     """
+    merged: dict[Buffer, Life] = {}
+    homes: dict[Buffer, Buffer] = {}
+    for life in sorted(lives, key=lambda life: life.first):
+        buffer = life.buffer
+        for old in over.get(buffer, ()):
+            home = homes.get(old)
+            if home is None or home.bytes != buffer.bytes or merged[home].last != life.first:
+                continue
+            buffer.replaces = homes[buffer] = homes.pop(old)
+            merged[home] = Life(home, merged[home].first, life.last)
+            break
+        else:
+            homes[buffer] = buffer
+            merged[buffer] = life
+    return list(merged.values())
+
+
+def place_buffers(lives: Sequence[Life]) -> int:
+    """Give every buffer an offset, first fit; the bytes of the arena.
+
+    By first use, or the largest first: what takes less memory.
+    """
+    orders = (
+        sorted(lives, key=lambda life: (life.first, -life.buffer.bytes)),
+        sorted(lives, key=lambda life: (-life.buffer.bytes, life.first)),
+    )
+    placed = [_fitted(order) for order in orders]
+    peak, offsets = min(placed, key=lambda found: found[0])
+    for buffer, offset in offsets.items():
+        buffer.offset = offset
+    return peak
+
+
+def _fitted(lives: Sequence[Life]) -> tuple[int, dict[Buffer, int]]:
     placed: list[tuple[int, int, int, int]] = []
+    offsets: dict[Buffer, int] = {}
     peak = 0
-    for buffer, first, last in sorted(lives, key=lambda life: (life[1], -life[0].bytes)):
-        busy = sorted((a, b) for a, b, born, died in placed if died >= first and born <= last)
+    for life in lives:
+        size = life.buffer.bytes
+        busy = sorted(
+            (a, b) for a, b, born, died in placed if died >= life.first and born <= life.last
+        )
         offset = 0
         for begin, end in busy:
-            if offset + buffer.bytes <= begin:
+            if offset + size <= begin:
                 break
             offset = max(offset, end)
-        buffer.offset = offset
-        placed.append((offset, offset + buffer.bytes, first, last))
-        peak = max(peak, offset + buffer.bytes)
-    return peak
+        offsets[life.buffer] = offset
+        placed.append((offset, offset + size, life.first, life.last))
+        peak = max(peak, offset + size)
+    return peak, offsets

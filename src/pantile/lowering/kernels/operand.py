@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from pantile.lowering.kernels.index import Affine, Axis, Space, index_of
@@ -14,6 +15,11 @@ from pantile.lowering.kernels.rules.elementwise import copy
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import cpp, dtype_of, shape_of
 from pantile.lowering.kernels.writer import Writer
+
+aten = torch.ops.aten
+
+_JUST_NOW = 8
+"""A copy that is older by more kernels is not kept."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,31 @@ def strided(
     found = _as_it_lies(writer, node, axes, free) if as_it_lies else None
     if found is not None:
         return found
+    if not free and not order:
+        again = _copied_just_now(writer, node)
+        if again is not None:
+            return again
     shape = shape_of(node)
     buffer = writer.temporary(shape, order or None, cpp(dtype_of(node)))
     copy(writer, node, buffer, "copy of")
+    writer.copied[node] = buffer, len(writer.functions)
     strides = buffer.strides
     batch = Affine()
     for axis, stride in zip(axes[:free], strides, strict=False):
         batch += Affine.of(axis) * stride
     return Operand(Pointer(buffer), strides[free:], batch, Space())
+
+
+def _copied_just_now(writer: Writer, node: fx.Node) -> Operand | None:
+    """The copy that another kernel needed of the same value, or of its transpose."""
+    source = node
+    if node.target is aten.permute.default and node.args[1] == [1, 0]:
+        source = node.args[0]  # type: ignore[assignment]
+    buffer, when = writer.copied.get(source, (None, 0))
+    if buffer is None or len(writer.functions) - when > _JUST_NOW:
+        return None
+    strides = buffer.strides if source is node else buffer.strides[::-1]
+    return Operand(Pointer(buffer), strides, Affine(), Space())
 
 
 def _as_it_lies(writer: Writer, node: fx.Node, axes: Sequence[Axis], free: int) -> Operand | None:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels import operators as own
+from pantile.lowering.kernels.costs import DEAR, FOR_A_ROW, is_row_wise, narrower
 from pantile.lowering.kernels.expressions import (
     CONSTANTS,
     LOOKUPS,
@@ -34,18 +35,21 @@ from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.nodes import pieces_of
 from pantile.lowering.kernels.pointwise import COSTS, POINTWISE, Rule
 from pantile.lowering.kernels.radix import Radix, radix_of
+from pantile.lowering.kernels.recompute import recompute
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, shape_of
 
 aten = torch.ops.aten
 
-_DEAR = 3.5
-"""A value that costs more than so many additions is computed once."""
 _MOST_MEMBERS = 8
 """No kernel computes more values that have nothing to do with each other."""
 _DEEP = 24.0
 """A longer computation is cut."""
+_BESIDE = 6
+"""So many kernels back are looked at for one that computes something alike."""
+_FAR = 100
+"""So many nodes after a value that is kept anyway, nothing is computed with it."""
 
 
 @dataclass(eq=False)
@@ -92,8 +96,7 @@ class Plan:
         self, graph: fx.Graph, families: Mapping[Any, Family], elementwise: Family
     ) -> None:
         self._families, self._elementwise = families, elementwise
-        self.nodes: list[fx.Node] = list(graph.nodes)
-        self.order = {node: place for place, node in enumerate(self.nodes)}
+        self._read(graph)
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.realised: set[fx.Node] = set()
         self.kernel_of: dict[fx.Node, Kernel] = {}
@@ -105,6 +108,12 @@ class Plan:
         self._leaves: dict[fx.Node, frozenset[fx.Node]] = {}
         self._check()
         self._realise()
+        self._held = recompute(graph, self.realised)
+        """Values that are kept for what is computed again from them, much later."""
+        if self._held:
+            self._read(graph)
+            self.realised.clear()
+            self._realise()
         self.pieces = self._find_pieces()
         """Values that are computed where a concatenation wants them."""
         self.kernels = self._kernels()
@@ -112,6 +121,10 @@ class Plan:
         """Values that somebody outside their kernel reads: the rest needs no memory."""
         for kernel in self.kernels:
             kernel.stores_anchor = kernel.anchor in self.wanted or not kernel.members
+
+    def _read(self, graph: fx.Graph) -> None:
+        self.nodes: list[fx.Node] = list(graph.nodes)
+        self.order = {node: place for place, node in enumerate(self.nodes)}
 
     # For traces
 
@@ -258,17 +271,22 @@ class Plan:
                 costs[node] = 0.0
             elif node.op == "call_function":
                 costs[node] = self._cost(node, costs)
-                several = self._uses(node) > 1 and costs[node] > _DEAR
+                several = self._uses(node) > 1 and costs[node] > DEAR
                 big = shape_of(node) if isinstance(node.meta.get("val"), torch.Tensor) else ()
                 if node.target in POINTWISE and prod(big) > 1 and (several or costs[node] > _DEEP):
-                    self.realised.add(node)
-                    costs[node] = 1.0
+                    narrow = narrower(node, costs)
+                    self.realised.add(narrow)
+                    costs[node] = 1.0 + costs[node] - costs[narrow]
 
     def _cost(self, node: fx.Node, costs: dict[fx.Node, float]) -> float:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             return 0.0  # computed before the loops
-        below = sum(costs.get(other, 0.0) for other in node.all_input_nodes)
+        below = 0.0
+        for other in node.all_input_nodes:
+            cost = costs.get(other, 0.0)
+            # What is the same for a whole row is computed before the innermost loop.
+            below += min(cost, FOR_A_ROW) if is_row_wise(other, node) else cost
         return below + COSTS.get(node.target, 0.0) + (0.0 if node.target in VIEWS else 0.3)
 
     def _uses(self, node: fx.Node) -> int:
@@ -310,6 +328,8 @@ class Plan:
         kernel = max((self.kernel_of[leaf] for leaf in made), key=lambda k: k.position)
         if not kernel.family.has_epilogue or prod(shape_of(kernel.anchor)) != prod(shape_of(node)):
             return None
+        if kernel.anchor in self._held and self.order[node] - kernel.position > _FAR:
+            return None
         radix = self._map(kernel, node)
         if radix is None or not kernel.family.takes(kernel.anchor, radix):
             return None
@@ -326,19 +346,26 @@ class Plan:
         return kernel
 
     def _join_beside(self, node: fx.Node, kernels: Sequence[Kernel]) -> Kernel | None:
-        """The last elementwise kernel, if it is of the same shape and all that is read is there."""
-        if not kernels or kernels[-1].family is not self._elementwise:
-            return None
-        kernel = kernels[-1]
+        """The last elementwise kernel, if it is of the same shape and all that is read is there.
+
+        Or one a little before, if both read a value that is kept for what is computed again.
+        """
+        for kernel in reversed(kernels[-_BESIDE:]):
+            if kernel.family is not self._elementwise:
+                continue
+            held = self._held & self.leaves(node) & self.leaves(kernel.anchor)
+            if (kernel is kernels[-1] or held) and self._fits_beside(node, kernel):
+                return self._admitted(kernel, node, kernel.map(kernel.anchor))
+        return None
+
+    def _fits_beside(self, node: fx.Node, kernel: Kernel) -> bool:
         ready = all(
             self.kernel_of[leaf].position < kernel.position
             for leaf in self.leaves(node)
             if leaf.op != "placeholder"
         )
         full = len(kernel.members) >= _MOST_MEMBERS
-        if full or not ready or shape_of(node) != shape_of(kernel.anchor):
-            return None
-        return self._admitted(kernel, node, kernel.map(kernel.anchor))
+        return not full and ready and shape_of(node) == shape_of(kernel.anchor)
 
     def _map(self, kernel: Kernel, node: fx.Node) -> Radix | None:
         """Which element of a node belongs to which of the anchor; None if it is no bijection."""

@@ -11,7 +11,14 @@ from importlib.resources import files
 
 from torch import fx
 
-from pantile.lowering.kernels.memory import Buffer, Place, Pointer, place_buffers
+from pantile.lowering.kernels.memory import (
+    Buffer,
+    Life,
+    Place,
+    Pointer,
+    place_buffers,
+    shared_places,
+)
 from pantile.lowering.kernels.types import dtype_of
 from pantile.lowering.kernels.writer import Function, Writer
 
@@ -61,7 +68,7 @@ class _Text:
 
 def sources(writer: Writer, most: int) -> list[str]:
     """The program as files, no more than `most`, that are compiled side by side."""
-    frame = _frame(writer, _place(writer))
+    frame = _frame(writer, place(writer))
     names: dict[str, str] = {}
     kernels: list[_Text] = []
     calls: list[str] = []
@@ -115,13 +122,19 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
     return any(word in kernel for kernel in kernels)
 
 
-def _place(writer: Writer) -> int:
+def place(writer: Writer) -> int:
+    """Give all buffers their place in the arena; the bytes of that."""
     lives: dict[Buffer, list[int]] = {}
-    for place, function in enumerate(writer.functions):
+    for number, function in enumerate(writer.functions):
         for pointer in function.used:
             if pointer.buffer.root.place is Place.ARENA:
-                lives.setdefault(pointer.buffer.root, []).append(place)
-    return place_buffers((b, min(used), max(used)) for b, used in lives.items())
+                lives.setdefault(pointer.buffer.root, []).append(number)
+    over: dict[Buffer, set[Buffer]] = {}
+    for function in writer.functions:
+        for new, old in function.over:
+            over.setdefault(new, set()).add(old)
+    found = [Life(buffer, min(used), max(used)) for buffer, used in lives.items()]
+    return place_buffers(shared_places(found, over))
 
 
 def _canonical(function: Function) -> tuple[str, str]:
@@ -135,9 +148,9 @@ def _canonical(function: Function) -> tuple[str, str]:
     text = _AXIS.sub(axis, function.text)
     text = _BUFFER.sub(lambda found: numbers[found[0]], text)
     # Without this promise short loops are not vectorised. Places in one buffer may not make it.
-    roots = Counter(pointer.buffer.root for pointer in function.used)
+    homes = Counter(pointer.buffer.home for pointer in function.used)
     parameters = "".join(
-        f", {p.buffer.cpp}* {'__restrict ' if roots[p.buffer.root] == 1 else ''}{numbers[p.name]}"
+        f", {p.buffer.cpp}* {'__restrict ' if homes[p.buffer.home] == 1 else ''}{numbers[p.name]}"
         for p in function.used
     )
     return parameters, text
@@ -155,7 +168,7 @@ def _pointer(pointer: Pointer) -> str:
     where = {
         Place.INPUT: f"context->inputs[{buffer.number}]",
         Place.OUTPUT: f"context->results[{buffer.number}]",
-        Place.ARENA: f"(arena + {buffer.offset})",
+        Place.ARENA: f"(arena + {buffer.home.offset})",
     }
     offset = f" + {first}" if first else ""
     return f"({buffer.cpp}*){where[buffer.place]}{offset}"

@@ -28,6 +28,8 @@ class Function:
     used: tuple[Pointer, ...]
     note: str
     can_fail: bool
+    over: tuple[tuple[Buffer, Buffer], ...] = ()
+    """Pairs of buffers: the first may be written over the second, if that is not needed later."""
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Writer:
     scratch: list[str] = field(default_factory=list)
     """How many floats of its own a thread needs: C++ constants, the largest counts."""
     buffers: list[Buffer] = field(default_factory=list)
+    copied: dict[fx.Node, tuple[Buffer, int]] = field(default_factory=dict)
+    """Values that were copied to lie in plain strides, and how many kernels there were then."""
 
     def __post_init__(self) -> None:
         self.images = conv_graph(self.plan.nodes)
@@ -125,11 +129,15 @@ class Writer:
         return [dim for dim in range(len(shape_of(node))) if dim not in dims] + dims
 
     def function(
-        self, text: str, used: Mapping[str, Pointer] | Iterable[Pointer], note: str
+        self,
+        text: str,
+        used: Mapping[str, Pointer] | Iterable[Pointer],
+        note: str,
+        over: Sequence[tuple[Buffer, Buffer]] = (),
     ) -> None:
         """A kernel, to be run after the ones before."""
         pointers = tuple(used.values() if isinstance(used, Mapping) else used)
-        self.functions.append(Function(text, pointers, note, "failed" in text))
+        self.functions.append(Function(text, pointers, note, "failed" in text, tuple(over)))
 
     def need_scratch(self, floats: str) -> None:
         """A thread needs so many floats of its own."""

@@ -30,6 +30,7 @@ from pantile.program.spec import InputKind
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.inputs import InputReader
 from pantile.runtime.native.lane_library import LANE
+from pantile.runtime.native.loop_library import compile_ahead
 from pantile.runtime.native.plan import ArgumentSpec, Schedule, Threads
 from pantile.runtime.native.runner import Binding, Numbers, Runner
 from pantile.runtime.native.samples import samples_of
@@ -331,6 +332,7 @@ class _Job:
         engine = self._engine
         names = {"inference": "inference", "gradients": "training", "fused": "training"}
         what = names.get(programs.body.program.name, programs.body.program.name)
+        compile_ahead()
         return compile_step(
             programs,
             key,

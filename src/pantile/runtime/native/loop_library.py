@@ -33,6 +33,16 @@ def loop_library() -> ctypes.CDLL:
         return _library()
 
 
+def compile_ahead() -> None:
+    """Compile the device loop, if that must be done, beside whatever the caller does next."""
+
+    def work() -> None:
+        with contextlib.suppress(CompilerMissing, StoreError, OSError):  # who needs it will say so
+            loop_library()
+
+    threading.Thread(target=work, name="pantile-loop").start()
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
     return _LOOP.loaded(ctypes.CDLL)

@@ -13,6 +13,7 @@ from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Axis, Index, index_of
 from pantile.lowering.kernels.loops import nest
 from pantile.lowering.kernels.memory import Buffer
+from pantile.lowering.kernels.memory import Place as MemoryPlace
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, shape_of
@@ -33,7 +34,35 @@ class Elementwise(Family):
         axes = [Axis(size) for size in shape_of(kernel.anchor)]
         trace.given[kernel.anchor] = trace.value(kernel.anchor, index_of(axes))
         stores = stores_of(writer, kernel, trace, axes, _order(writer, kernel.anchor))
-        writer.function(nest(trace, axes, stores), trace.used, f"each {kernel.anchor.name}")
+        over = _in_place(writer, trace, stores)
+        text = nest(trace, axes, stores)
+        writer.function(text, trace.used, f"each {kernel.anchor.name}", over)
+
+
+def _in_place(writer: Writer, trace: Trace, stores: Sequence[Store]) -> list[tuple[Buffer, Buffer]]:
+    """Which results may be written over which values: those read where the result is written.
+
+    All that an element needs is read before anything of it is stored.
+    """
+    places: dict[Buffer, set[Any]] = {}
+    for read in trace.reads:
+        buffer = writer.plan.buffers[read.node]
+        address = trace.space.resolve(buffer.address(trace.space.resolved(read.index)))
+        whole = read.whole or buffer.within is not None
+        places.setdefault(buffer.root, set()).add(None if whole else address.key)
+    return [
+        (store.pointer.buffer, old)
+        for store in stores
+        for old, read_at in places.items()
+        if _are_alike(store.pointer.buffer, old)
+        and read_at == {trace.space.resolve(store.address).key}
+    ]
+
+
+def _are_alike(new: Buffer, old: Buffer) -> bool:
+    places = {new.place, old.place}
+    alike = (new.cpp, new.size, new.within) == (old.cpp, old.size, None)
+    return new is not old and alike and places == {MemoryPlace.ARENA}
 
 
 def _order(writer: Writer, node: fx.Node) -> list[int] | None:

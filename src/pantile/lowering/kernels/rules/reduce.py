@@ -19,7 +19,7 @@ from torch import fx
 
 from pantile.lowering.kernels.emission import ACC, Store, placed, stores_of
 from pantile.lowering.kernels.families import Family
-from pantile.lowering.kernels.index import Axis, index_of
+from pantile.lowering.kernels.index import Affine, Axis, index_of
 from pantile.lowering.kernels.loops import loop, shared_loop
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
@@ -73,6 +73,11 @@ def _dims(node: fx.Node) -> tuple[list[int], bool]:
     return dims, bool(named.get("keepdim", False)) and node.target is not aten.sum.default
 
 
+def _extent(address: Affine) -> int:
+    """How many elements are read in all loops."""
+    return prod(axis.size for axis in address.terms)
+
+
 class Reduce(Family):
     """Loops over results, and over what is added for each."""
 
@@ -124,7 +129,8 @@ class _Reduction:
         far = {a: max((abs(s.factor(a)) for s in sums), default=0) for a in self.outer + self.inner}
         self.outer.sort(key=lambda axis: -far[axis])
         self.inner.sort(key=lambda axis: -far[axis])
-        near = {a: sum(s.factor(a) == 1 for s in sums) for a in far}
+        # What lies side by side: of values with an element for each summand rather than for a row.
+        near = {a: sum(_extent(s) for s in sums if s.factor(a) == 1) for a in far}
         last = [axes[-1] for axes in (self.outer, self.inner) if axes]
         along = max(last, key=lambda axis: near[axis], default=None)
         if self.outer and self.inner and along is self.outer[-1] and along.size > 1:
