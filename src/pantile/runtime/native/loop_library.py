@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import threading
 from pathlib import Path
 
+from pantile.errors import CompilerMissing, StoreError
 from pantile.runtime.native.kept_library import KeptLibrary, find_compiler, link_flags
 
 __all__ = ["find_compiler", "link_flags", "loop_library", "native_folder"]
