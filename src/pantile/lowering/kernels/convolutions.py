@@ -16,6 +16,7 @@ from torch import fx
 from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.nodes import new_node, reshaped
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.types import computed
 
 aten = torch.ops.aten
 
@@ -83,6 +84,7 @@ def _turn(graph: fx.Graph, node: fx.Node) -> None:
         if isinstance(bias, fx.Node):
             channels = [value.shape[1] if dim == 1 else 1 for dim in range(value.dim())]
             added = reshaped(graph, bias, channels)
+            result.meta["val"] = value.to(computed(value.dtype))  # rounded with the bias only
             result = new_node(graph, aten.add.Tensor, (result, added), value)
     node.replace_all_uses_with(result)
     graph.erase_node(node)

@@ -24,8 +24,8 @@ from pantile.lowering.kernels.expressions import (
     CONSTANTS,
     LOOKUPS,
     RULES,
-    VIEWS,
     cuts_rows,
+    is_view,
     storage_of,
 )
 from pantile.lowering.kernels.families import Family
@@ -150,7 +150,7 @@ class Plan:
 
     def base(self, node: fx.Node) -> fx.Node:
         """The value that a view is a view of."""
-        while node.op == "call_function" and node.target in VIEWS and node not in self.realised:
+        while is_view(node) and node not in self.realised:
             node = node.args[0]  # type: ignore[assignment]
             if node.target in _SEVERAL:
                 node = node.args[0]  # type: ignore[assignment]
@@ -269,7 +269,7 @@ class Plan:
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             return 0.0  # computed before the loops
         below = sum(costs.get(other, 0.0) for other in node.all_input_nodes)
-        return below + COSTS.get(node.target, 0.0) + (0.0 if node.target in VIEWS else 0.3)
+        return below + COSTS.get(node.target, 0.0) + (0.0 if is_view(node) else 0.3)
 
     def _uses(self, node: fx.Node) -> int:
         """How many nodes compute with a value, seen through views."""
@@ -277,7 +277,7 @@ class Plan:
         ahead = list(node.users)
         while ahead:
             user = ahead.pop()
-            if user.target in VIEWS and user not in self.realised:
+            if is_view(user) and user not in self.realised:
                 ahead += user.users
             else:
                 users.add(user)

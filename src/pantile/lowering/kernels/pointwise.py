@@ -23,13 +23,14 @@ prims = torch.ops.prims
 Rule = Callable[[Trace, fx.Node, Index], str]
 
 
-def _arithmetic(text: str) -> Rule:
-    """All operands are of the type of the result."""
+def _arithmetic(text: str, *, chooses: bool = False) -> Rule:
+    """All operands are of the type of the result; it may be one of them, but for its sign."""
 
     def rule(trace: Trace, node: fx.Node, index: Index) -> str:
         dtype = dtype_of(node)
         operands = [trace.operand(value, index, dtype) for value in node.args]
-        return trace.state(cpp(dtype), text.format(*operands), operands)
+        result = trace.state(cpp(dtype), text.format(*operands), operands)
+        return trace.chosen(result, operands, dtype) if chooses else result
 
     return rule
 
@@ -95,6 +96,7 @@ def _comparison(text: str) -> Rule:
     def rule(trace: Trace, node: fx.Node, index: Index) -> str:
         dtype = _common(node.args)
         operands = [trace.operand(value, index, dtype) for value in node.args]
+        operands = [trace.rounded(operand, dtype) for operand in operands]  # 0.1 is no half
         return trace.state("bool", text.format(*operands), operands)
 
     return rule
@@ -118,7 +120,8 @@ def _where(trace: Trace, node: fx.Node, index: Index) -> str:
     dtype = dtype_of(node)
     condition = trace.operand(node.args[0], index, torch.bool)
     a, b = (trace.operand(value, index, dtype) for value in node.args[1:3])
-    return trace.state(cpp(dtype), f"{condition} ? {a} : {b}", [condition, a, b])
+    result = trace.state(cpp(dtype), f"{condition} ? {a} : {b}", [condition, a, b])
+    return trace.chosen(result, [a, b], dtype)
 
 
 def _convert(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -146,12 +149,14 @@ def _clamp(trace: Trace, node: fx.Node, index: Index) -> str:
         if arguments.get(name) is not None:
             bound = trace.operand(arguments[name], index, dtype)
             function = "op_max" if name == "min" else "op_min"
-            result = trace.state(cpp(dtype), f"{function}({result}, {bound})", [result, bound])
+            operands = [result, bound]
+            result = trace.state(cpp(dtype), f"{function}({result}, {bound})", operands)
+            trace.chosen(result, operands, dtype)
     return result
 
 
 def _function(name: str) -> Rule:
-    return _arithmetic(f"op_{name}({{0}})")
+    return _arithmetic(f"op_{name}({{0}})", chooses=name in ("abs", "relu"))
 
 
 _FUNCTIONS = (
@@ -210,9 +215,9 @@ POINTWISE: dict[Any, Rule] = {
     aten.mul.Scalar: _arithmetic("op_mul({0}, {1})"),
     aten.div.Tensor: _arithmetic("{0} / {1}"),
     aten.div.Scalar: _arithmetic("{0} / {1}"),
-    aten.neg.default: _arithmetic("op_neg({0})"),
-    aten.maximum.default: _arithmetic("op_max({0}, {1})"),
-    aten.minimum.default: _arithmetic("op_min({0}, {1})"),
+    aten.neg.default: _arithmetic("op_neg({0})", chooses=True),
+    aten.maximum.default: _arithmetic("op_max({0}, {1})", chooses=True),
+    aten.minimum.default: _arithmetic("op_min({0}, {1})", chooses=True),
     aten.fmod.Tensor: _remainder,
     aten.fmod.Scalar: _remainder,
     aten.remainder.Tensor: _modulo,
@@ -223,10 +228,10 @@ POINTWISE: dict[Any, Rule] = {
     aten.atan2.default: _arithmetic("op_atan2({0}, {1})"),
     aten.clamp.default: _clamp,
     aten.clamp.Tensor: _clamp,
-    aten.clamp_min.default: _arithmetic("op_max({0}, {1})"),
-    aten.clamp_max.default: _arithmetic("op_min({0}, {1})"),
-    aten.clamp_min.Tensor: _arithmetic("op_max({0}, {1})"),
-    aten.clamp_max.Tensor: _arithmetic("op_min({0}, {1})"),
+    aten.clamp_min.default: _arithmetic("op_max({0}, {1})", chooses=True),
+    aten.clamp_max.default: _arithmetic("op_min({0}, {1})", chooses=True),
+    aten.clamp_min.Tensor: _arithmetic("op_max({0}, {1})", chooses=True),
+    aten.clamp_max.Tensor: _arithmetic("op_min({0}, {1})", chooses=True),
     aten.where.self: _where,
     aten.pow.Tensor_Tensor: _power,
     aten.pow.Tensor_Scalar: _power,

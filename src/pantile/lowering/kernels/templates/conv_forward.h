@@ -289,8 +289,8 @@ INLINE void conv_forward(const float* x, const float* packed, int t, int T, Ep e
 // The same from the weight as it lies: each panel is packed just before its pixels, into `scratch`
 // (forward_floats), which stays in the second cache. Better where the weight is most of the data,
 // as for a single image: it is read once from memory, and neither written nor read again.
-template <class C, class Ep>
-INLINE void conv_forward_packing(const float* x, const float* weight, float* scratch, int t, int T,
+template <class C, class Number, class Ep>
+INLINE void conv_forward_packing(const float* x, const Number* weight, float* scratch, int t, int T,
                                  Ep ep) {
   constexpr int VECTORS = C::forward_panel / LANES;
   using Pixels = ConvPixels<ConvForward<C>, Ep>;
