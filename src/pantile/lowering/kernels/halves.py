@@ -3,7 +3,7 @@
     gelu(x)  bfloat16        ->        x as float32;  0.5 * x * (1 + erf(x / sqrt 2));  as bfloat16
 
 An operator of eager rounds its result, not what it computes on the way: so does its decomposition
-here, whoever wrote it. What only moves numbers is left as it is.
+here, whoever wrote it. What only moves numbers, or is but another name, is left as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _MOVES = """
     transpose_copy tril triu type_as unbind_copy unfold_copy unsafe_split unsafe_split_with_sizes
     unsqueeze_copy view_copy where zero zeros_like
 """
-_MOVERS = frozenset(f"aten::{name}" for name in _MOVES.split())
+_NAMES = "add clamp clip divide max min multiply rsub sub subtract true_divide"
+_LEFT = frozenset(f"aten::{name}" for name in f"{_MOVES} {_NAMES}".split())
 
 
 def in_single(table: dict[Any, Decomposition]) -> dict[Any, Decomposition]:
@@ -40,7 +41,7 @@ def in_single(table: dict[Any, Decomposition]) -> dict[Any, Decomposition]:
 
 
 def _computes(op: Any) -> bool:
-    if not isinstance(op, OpOverload) or op._schema.is_mutable or op._schema.name in _MOVERS:
+    if not isinstance(op, OpOverload) or op._schema.is_mutable or op._schema.name in _LEFT:
         return False
     return not any(result.alias_info for result in op._schema.returns)
 

@@ -15,7 +15,7 @@ from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.index import Index
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import cpp, dtype_of
+from pantile.lowering.kernels.types import computed, cpp, dtype_of, shape_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -23,16 +23,28 @@ prims = torch.ops.prims
 Rule = Callable[[Trace, fx.Node, Index], str]
 
 
-def _arithmetic(text: str, *, chooses: bool = False) -> Rule:
-    """All operands are of the type of the result; it may be one of them, but for its sign."""
+def _arithmetic(text: str, *, chooses: bool = False, scales: bool = False) -> Rule:
+    """All operands are of the type of the result; it may be one of them, but for its sign.
+
+    If it `scales`, single numbers are of the type that is computed in: eager rounds 0.1 to a half
+    before it adds it, but not before it multiplies by it.
+    """
 
     def rule(trace: Trace, node: fx.Node, index: Index) -> str:
         dtype = dtype_of(node)
-        operands = [trace.operand(value, index, dtype) for value in node.args]
+        single = computed(dtype) if scales else dtype
+        operands = [
+            trace.operand(value, index, single if _is_single(value) else dtype)
+            for value in node.args
+        ]
         result = trace.state(cpp(dtype), text.format(*operands), operands)
         return trace.chosen(result, operands, dtype) if chooses else result
 
     return rule
+
+
+def _is_single(value: Any) -> bool:
+    return not isinstance(value, fx.Node) or not shape_of(value)
 
 
 def _rounding(name: str) -> Rule:
@@ -96,7 +108,6 @@ def _comparison(text: str) -> Rule:
     def rule(trace: Trace, node: fx.Node, index: Index) -> str:
         dtype = _common(node.args)
         operands = [trace.operand(value, index, dtype) for value in node.args]
-        operands = [trace.rounded(operand, dtype) for operand in operands]  # 0.1 is no half
         return trace.state("bool", text.format(*operands), operands)
 
     return rule
@@ -211,10 +222,10 @@ POINTWISE: dict[Any, Rule] = {
     aten.sub.Tensor: _scaled("sub"),
     aten.add.Scalar: _scaled("add"),
     aten.sub.Scalar: _scaled("sub"),
-    aten.mul.Tensor: _arithmetic("op_mul({0}, {1})"),
-    aten.mul.Scalar: _arithmetic("op_mul({0}, {1})"),
-    aten.div.Tensor: _arithmetic("{0} / {1}"),
-    aten.div.Scalar: _arithmetic("{0} / {1}"),
+    aten.mul.Tensor: _arithmetic("op_mul({0}, {1})", scales=True),
+    aten.mul.Scalar: _arithmetic("op_mul({0}, {1})", scales=True),
+    aten.div.Tensor: _arithmetic("{0} / {1}", scales=True),
+    aten.div.Scalar: _arithmetic("{0} / {1}", scales=True),
     aten.neg.default: _arithmetic("op_neg({0})", chooses=True),
     aten.maximum.default: _arithmetic("op_max({0}, {1})", chooses=True),
     aten.minimum.default: _arithmetic("op_min({0}, {1})", chooses=True),

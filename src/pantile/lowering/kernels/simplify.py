@@ -17,7 +17,7 @@ from torch import fx
 from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.convolutions import simplify_convolution
 from pantile.lowering.kernels.expressions import ALIASES, VIEWS
-from pantile.lowering.kernels.nodes import new_node
+from pantile.lowering.kernels.nodes import as_type_of, new_node
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.types import computed
 
@@ -124,7 +124,7 @@ def _scaled_product(graph: fx.Graph, node: fx.Node) -> None:
         if beta != 0:  # nothing of it is read then, no NaN either
             result = new_node(graph, aten.add.Tensor, (result, added), wide)
             result.kwargs = {"alpha": beta}
-        result.meta["val"] = like
+        result = as_type_of(graph, result, like)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 

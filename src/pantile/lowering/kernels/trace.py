@@ -32,7 +32,6 @@ from pantile.lowering.kernels.types import (
     literal,
     read,
     shape_of,
-    value_of,
 )
 
 
@@ -119,20 +118,20 @@ class Trace:
         return self.rounded(rule(self, node, index), dtype_of(node))
 
     def operand(self, value: Any, index: Sequence[Affine], dtype: torch.dtype) -> str:
-        """An argument of an operator, broadcast to its index, in what the type is computed in."""
+        """An argument of an operator, broadcast to its index, as a type."""
         if not isinstance(value, fx.Node):
-            wide = computed(dtype)
-            text = literal(value, wide)
-            if dtype in HALVES and value_of(value, wide) == value_of(value, dtype):
-                self._exact.add((text, dtype))
+            text = literal(value, dtype)
+            self._exact.add((text, dtype))
             return text
         shape = shape_of(value)
         name = self.value(value, broadcast(index, shape))
         return self.cast(name, dtype_of(value), dtype)
 
     def cast(self, name: str, have: torch.dtype, want: torch.dtype) -> str:
-        """A value as what another type is computed in."""
-        if computed(have) is computed(want):
+        """A value as another type."""
+        if want in HALVES:
+            return self.rounded(self.cast(name, have, torch.float32), want)
+        if computed(have) is want:
             return name
         if want is torch.bool:
             return self.state("bool", f"{name} != 0", [name])
