@@ -161,13 +161,24 @@ def test_what_networks_are_made_of_is_as_good_as_eager(dtype):
     check(cases, times=1.5)
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+QUICK = [(torch.bfloat16, "x86-64-v3"), (torch.float16, "x86-64")]
+
+
+@pytest.mark.parametrize(("dtype", "target"), QUICK, ids=str)
 def test_every_family_works_on_narrower_vectors(dtype, target, monkeypatch):
     monkeypatch.setenv("PANTILE_CPU", target)
     torch.manual_seed(2)
 
     check([halved(case, dtype) for case in narrow_cases()], times=1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_all_cases_work_on_narrower_vectors(dtype, target, monkeypatch):
+    monkeypatch.setenv("PANTILE_CPU", target)
+
+    check(all_cases(dtype), times=1.5)
 
 
 def test_sums_at_equal_places_are_rounded_once():
