@@ -30,26 +30,29 @@ INLINE u32 bf16_bits(float x) {
   return x != x ? 0x7fc0u : nearest;
 }
 
+// No choices but by masks: two of them after one another became branches in epilogues, and a loop
+// with branches no vector code (W1 at batch 64: 57 ms instead of 13).
 INLINE float fp16_value(u32 bits) {
   const u32 size = bits & 0x7fff, sign = (bits & 0x8000) << 16;
-  const u32 normal = (size << 13) + (112u << 23);
-  const u32 endless = normal + (112u << 23);
-  const float tiny = (float)(i32)size * 0x1p-24f;  // the number of its last digits
-  u32 result = size >= 0x7c00 ? endless : normal;
-  result = size < 0x0400 ? __builtin_bit_cast(u32, tiny) : result;
+  const u32 endless = 0u - ((size + 0x400) >> 15), small = 0u - ((size - 0x400) >> 31);
+  const u32 normal = (size << 13) + (112u << 23) + (endless & (112u << 23));
+  // Of small numbers the exponent stands for 2^-14, but they do not begin with a 1: take it off.
+  const float taken = __builtin_bit_cast(float, (size << 13) + (113u << 23)) - 0x1p-14f;
+  const u32 result = (normal & ~small) | (__builtin_bit_cast(u32, taken) & small);
   return __builtin_bit_cast(float, result | sign);
 }
 
 INLINE u32 fp16_bits(float x) {
-  const u32 bits = __builtin_bit_cast(u32, x), size = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
-  const u32 normal = (size - (112u << 23) + 0xfffu + ((size >> 13) & 1)) >> 13;
-  // The last digit of 1/2 is 2^-24, as that of all small numbers: the sum is rounded there.
-  const float sum = __builtin_bit_cast(float, size) + 0.5f;
-  const u32 tiny = __builtin_bit_cast(u32, sum) - 0x3f000000u;
-  u32 result = size < 0x38800000u ? tiny : normal;
-  result = size >= 0x477ff000u ? 0x7c00u : result;  // 65520, half-way to what would come next
-  result = size > 0x7f800000u ? 0x7e00u : result;
-  return result | sign;
+  const u32 bits = __builtin_bit_cast(u32, x), sign = (bits >> 16) & 0x8000;
+  const u32 size = bits & 0x7fffffff, most = 0x47800000u, least = 0x38800000u;  // 2^16, 2^-14
+  const u32 bounded = size < most ? size : most;
+  const u32 exponent = (bounded > least ? bounded : least) & 0x7f800000u;
+  // A number 2^13 times as large has the last digit that x shall have: the sum is rounded there.
+  const float large = __builtin_bit_cast(float, exponent + (13u << 23));
+  const float sum = __builtin_bit_cast(float, bounded) + large;
+  const u32 digits = __builtin_bit_cast(u32, sum) & 0xfff;
+  const u32 result = digits + ((exponent - least) >> 13);  // what is carried goes to the exponent
+  return result | sign | (x != x ? 0x200u : 0u);
 }
 
 INLINE float widened(bf16 value) { return bf16_value(value.bits); }
