@@ -161,15 +161,11 @@ def test_what_networks_are_made_of_is_as_good_as_eager(dtype):
     check(cases, times=1.5)
 
 
-QUICK = [(torch.bfloat16, "x86-64-v3"), (torch.float16, "x86-64")]
-
-
-@pytest.mark.parametrize(("dtype", "target"), QUICK, ids=str)
-def test_every_family_works_on_narrower_vectors(dtype, target, monkeypatch):
-    monkeypatch.setenv("PANTILE_CPU", target)
+def test_every_family_works_on_narrower_vectors(monkeypatch):
+    monkeypatch.setenv("PANTILE_CPU", "x86-64-v3")
     torch.manual_seed(2)
 
-    check([halved(case, dtype) for case in narrow_cases()], times=1.5)
+    check([halved(case, torch.float16) for case in narrow_cases()], times=1.5)
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def _own_kernels_only(tmp_path_factory, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PANTILE_TUNE", "0")
 
 
-QUICK = [("mlp", "bfloat16"), ("cnn", "autocast"), ("transformer", "float16")]
+QUICK = [("mlp", "bfloat16"), ("cnn", "autocast")]
 REST = [(name, mode) for name in KINDS for mode in MODES if (name, mode) not in QUICK]
 
 
@@ -166,8 +166,7 @@ def test_other_steps_in_16_bits_are_as_good_as_eagers(name: str, mode: str) -> N
     check(name, mode)
 
 
-@pytest.mark.parametrize("mode", ["bfloat16", "autocast"])
-def test_the_same_bits_come_out_each_time(mode: str) -> None:
-    first, second = our_steps("mlp", mode), our_steps("mlp", mode)
+def test_the_same_bits_come_out_each_time() -> None:
+    first, second = our_steps("mlp", "bfloat16"), our_steps("mlp", "bfloat16")
 
     assert all(torch.equal(first[key], second[key]) for key in first)
