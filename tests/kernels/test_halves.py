@@ -153,7 +153,10 @@ def all_cases(dtype: torch.dtype) -> list[Case]:
     return [halved(case, dtype) for case in [*narrow_cases(), *products(rng), *networks()]]
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+SLOWER = pytest.param(torch.float16, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, SLOWER], ids=str)
 def test_what_networks_are_made_of_is_as_good_as_eager(dtype):
     cases = all_cases(dtype)
 
