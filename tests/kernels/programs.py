@@ -182,7 +182,7 @@ def eager(case: Case) -> Ran:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.dtype is torch.float32 else tensor
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def check_close(

@@ -24,6 +24,7 @@ MOST_BYTES = 1 << 28
 """Programs with more state than this are not checked: three copies of it are made."""
 
 _NUDGE = 2.0**-21
+"""Four units in the last place of float32; in a program with narrower types it is one of theirs."""
 _SHARE, _NUDGED, _FLOOR = 0.05, 30.0, 1e-6
 """What may differ: this part of the norm, so many times what the nudge does, and so much each."""
 
@@ -54,7 +55,8 @@ def complaint(
     if all(_is_near(ours, expected, expected) for ours, expected in pairs):
         return None
     # Seldom: only then it is worth to know what rounding does.
-    nudged = _tensors(reference.run, [_nudged(value) for value in values])
+    nudge = _nudge(prepared)
+    nudged = _tensors(reference.run, [_nudged(value, nudge) for value in values])
     for name, (ours, expected), other in zip(_names(prepared), pairs, nudged, strict=True):
         if not _is_near(ours, expected, other):
             return f"{name} is not what the reference engine computes"
@@ -82,13 +84,21 @@ def _copied(value: torch.Tensor) -> torch.Tensor:
     return copy if copy.stride() == value.stride() else value
 
 
-def _nudged(value: torch.Tensor) -> torch.Tensor:
+def _nudge(prepared: Prepared) -> float:
+    """By what part numbers are moved, so that a rounding of the program goes another way."""
+    found = (node.meta.get("val") for node in prepared.program.graph.nodes)
+    types = {value.dtype for value in found if isinstance(value, torch.Tensor)}
+    narrow = [torch.finfo(dtype).eps for dtype in types & {torch.bfloat16, torch.float16}]
+    return max(narrow, default=_NUDGE)
+
+
+def _nudged(value: torch.Tensor, nudge: float) -> torch.Tensor:
     """Each number a little greater or smaller."""
     if not value.is_floating_point():
         return value
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8)
-    nudged = value * (1 + (2.0 * signs - 1) * _NUDGE).to(value.dtype)
+    nudged = value * (1 + (2.0 * signs - 1) * nudge).to(value.dtype)
     return nudged if nudged.stride() == value.stride() else value
 
 

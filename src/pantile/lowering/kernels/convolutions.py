@@ -14,8 +14,9 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels import operators as own
-from pantile.lowering.kernels.nodes import new_node, reshaped
+from pantile.lowering.kernels.nodes import as_type_of, new_node, reshaped
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.types import computed
 
 aten = torch.ops.aten
 
@@ -83,7 +84,10 @@ def _turn(graph: fx.Graph, node: fx.Node) -> None:
         if isinstance(bias, fx.Node):
             channels = [value.shape[1] if dim == 1 else 1 for dim in range(value.dim())]
             added = reshaped(graph, bias, channels)
-            result = new_node(graph, aten.add.Tensor, (result, added), value)
+            # Rounded when the bias was added, not before.
+            wide = result.meta["val"] = value.to(computed(value.dtype))
+            result = new_node(graph, aten.add.Tensor, (result, added), wide)
+            result = as_type_of(graph, result, value)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pantile.lowering.kernels.bags import embedding_bag, embedding_bag_backward
+from pantile.lowering.kernels.halves import in_single
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
 from pantile.lowering.kernels.sorting import SORTING
 from pantile.lowering.kernels.upsampling import upsampling
@@ -36,7 +37,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(SORTING)
     # An operator that there is only after Inductor was imported: not a name of a table above.
     table[torch.ops.prims.fma.default] = _multiply_add
-    return table
+    return in_single(table)
 
 
 def _add_product(

@@ -10,7 +10,7 @@ from pantile.lowering.kernels.memory import Buffer, Pointer
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import member_index
 from pantile.lowering.kernels.trace import Statement, Trace
-from pantile.lowering.kernels.types import shape_of
+from pantile.lowering.kernels.types import dtype_of, read, shape_of, written_to
 from pantile.lowering.kernels.writer import Writer
 
 ACC = "acc"
@@ -19,7 +19,7 @@ ACC = "acc"
 
 @dataclass(frozen=True)
 class Store:
-    """pointer[address] = value."""
+    """pointer[address] = value, in the type of the memory."""
 
     pointer: Pointer
     address: Affine
@@ -29,11 +29,15 @@ class Store:
     def at(trace: Trace, buffer: Buffer, index: Sequence[Affine], value: str) -> Store:
         """Into an element of a buffer."""
         pointer, rest = trace.point(buffer, buffer.address(index))
-        return Store(pointer, rest, value)
+        return Store(pointer, rest, trace.kept(value, buffer.cpp))
 
     def code(self, space: Space) -> str:
         """As C++."""
-        return f"{self.pointer.name}[{space.resolve(self.address).code()}] = {self.value};"
+        return self.into(f"{self.pointer.name}[{space.resolve(self.address).code()}]")
+
+    def into(self, element: str) -> str:
+        """As C++, where the element has a name of its own."""
+        return f"{written_to(self.pointer.buffer.cpp, element)} = {self.value};"
 
 
 def placed(
@@ -78,7 +82,8 @@ def stores_of(
     writer: Writer, kernel: Kernel, trace: Trace, axes: Sequence[Axis], order: Sequence[int] | None
 ) -> list[Store]:
     """What a kernel stores at one element of its anchor, whose value has the name ACC."""
-    trace.given[kernel.anchor] = trace.given.get(kernel.anchor, ACC)
+    found = trace.given.get(kernel.anchor, ACC)
+    trace.given[kernel.anchor] = trace.rounded(found, dtype_of(kernel.anchor))
     trace.computed |= set(kernel.members)
     stores: list[Store] = []
     if kernel.stores_anchor:
@@ -107,7 +112,7 @@ def epilogue(
     rows = _Rows(space, lane, first)
     outer_leaves = [leaf for axis in outer for leaf in space.leaves(axis)]
     lines = placed(trace, [outer_leaves, space.leaves(lane)], [ACC], rows.line)
-    kept = [f"{rows.element(s.pointer, s.address)} = {s.value};" for s in stores]
+    kept = [store.into(rows.element(store.pointer, store.address)) for store in stores]
     body = "".join(decoded(space, axis) for axis in outer) + "".join(lines[1] + rows.lines)
     body += (
         f"\nLANEWISE for (int j = 0; j < count; j++) {{ const float {ACC} = row[j]; "
@@ -133,7 +138,8 @@ class _Rows:
         pointer = statement.loaded_from
         if depth < 2 or pointer is None:
             return line_of(statement, sums, depth)
-        element = self._element(f"const {statement.cpp}", pointer, sums[0])
+        kind = pointer.buffer.cpp
+        element = read(kind, self._element(f"const {kind}", pointer.name, sums[0]))
         return f"const {statement.cpp} {statement.name} = {element};"
 
     def element(self, pointer: Pointer, address: Affine) -> str:

@@ -20,7 +20,14 @@ from pantile.lowering.kernels.nodes import slice_of
 from pantile.lowering.kernels.pointwise import POINTWISE, Rule
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace, broadcast
-from pantile.lowering.kernels.types import MOST_ELEMENTS, cpp, dtype_of, literal, shape_of
+from pantile.lowering.kernels.types import (
+    HALVES,
+    MOST_ELEMENTS,
+    cpp,
+    dtype_of,
+    literal,
+    shape_of,
+)
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -361,6 +368,14 @@ VIEWS: dict[Any, Rule] = {
     operator.getitem: _piece,
 }
 """Views: the index is rewritten, nothing is computed."""
+
+
+def is_view(node: fx.Node) -> bool:
+    """Is the value of a node that of its first argument, elsewhere? So is a half as a float."""
+    if node.target is prims.convert_element_type.default:
+        return dtype_of(node) is torch.float32 and dtype_of(_source(node)) in HALVES
+    return node.op == "call_function" and node.target in VIEWS
+
 
 RULES: dict[Any, Rule] = {
     **POINTWISE,

@@ -22,6 +22,8 @@ BYTES = {
     "i64": 8,
     "i32": 4,
     "short": 2,
+    "bf16": 2,
+    "fp16": 2,
     "signed char": 1,
     "u8": 1,
     "bool": 1,

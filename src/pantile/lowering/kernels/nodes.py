@@ -39,6 +39,14 @@ def new_node(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: torch.Te
     return node
 
 
+def as_type_of(graph: fx.Graph, node: fx.Node, like: torch.Tensor) -> fx.Node:
+    """A value in the type of a tensor."""
+    if node.meta["val"].dtype is like.dtype:
+        return node
+    convert = torch.ops.prims.convert_element_type.default
+    return new_node(graph, convert, (node, like.dtype), like)
+
+
 def reshaped(graph: fx.Graph, node: fx.Node, shape: Sequence[int]) -> fx.Node:
     """A value in another shape."""
     like = torch.empty(tuple(shape), dtype=node.meta["val"].dtype, device="meta")

@@ -13,7 +13,7 @@ from pantile.lowering.kernels.memory import Pointer, dense_strides
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.elementwise import copy
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import cpp, dtype_of, shape_of
+from pantile.lowering.kernels.types import cpp, dtype_of, shape_of, stored
 from pantile.lowering.kernels.writer import Writer
 
 aten = torch.ops.aten
@@ -46,20 +46,23 @@ def strided(
     free: int = 0,
     order: Sequence[int] = (),
     as_it_lies: bool = True,
+    wide: bool = False,
 ) -> Operand:
     """An operand with one stride for each dim but the first `free` ones, which may be anything.
 
-    If there is none, it is copied, its dims in an order.
+    If there is none, it is copied, its dims in an order. A `wide` one lies in memory in the type
+    that it is computed in: numbers of 16 bits are copied as floats.
     """
     found = _as_it_lies(writer, node, axes, free) if as_it_lies else None
-    if found is not None:
+    kind = cpp(dtype_of(node)) if wide else stored(dtype_of(node))
+    if found is not None and (not wide or found.pointer.buffer.cpp == kind):
         return found
     if not free and not order:
         again = _copied_just_now(writer, node)
         if again is not None:
             return again
     shape = shape_of(node)
-    buffer = writer.temporary(shape, order or None, cpp(dtype_of(node)))
+    buffer = writer.temporary(shape, order or None, kind)
     copy(writer, node, buffer, "copy of")
     writer.copied[node] = buffer, len(writer.functions)
     strides = buffer.strides

@@ -25,8 +25,8 @@ from pantile.lowering.kernels.expressions import (
     CONSTANTS,
     LOOKUPS,
     RULES,
-    VIEWS,
     cuts_rows,
+    is_view,
     storage_of,
 )
 from pantile.lowering.kernels.families import Family
@@ -163,7 +163,7 @@ class Plan:
 
     def base(self, node: fx.Node) -> fx.Node:
         """The value that a view is a view of."""
-        while node.op == "call_function" and node.target in VIEWS and node not in self.realised:
+        while is_view(node) and node not in self.realised:
             node = node.args[0]  # type: ignore[assignment]
             if node.target in _SEVERAL:
                 node = node.args[0]  # type: ignore[assignment]
@@ -287,7 +287,7 @@ class Plan:
             cost = costs.get(other, 0.0)
             # What is the same for a whole row is computed before the innermost loop.
             below += min(cost, FOR_A_ROW) if is_row_wise(other, node) else cost
-        return below + COSTS.get(node.target, 0.0) + (0.0 if node.target in VIEWS else 0.3)
+        return below + COSTS.get(node.target, 0.0) + (0.0 if is_view(node) else 0.3)
 
     def _uses(self, node: fx.Node) -> int:
         """How many nodes compute with a value, seen through views."""
@@ -295,7 +295,7 @@ class Plan:
         ahead = list(node.users)
         while ahead:
             user = ahead.pop()
-            if user.target in VIEWS and user not in self.realised:
+            if is_view(user) and user not in self.realised:
                 ahead += user.users
             else:
                 users.add(user)

@@ -15,7 +15,7 @@ from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.index import Index
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import cpp, dtype_of
+from pantile.lowering.kernels.types import computed, cpp, dtype_of, shape_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -23,15 +23,28 @@ prims = torch.ops.prims
 Rule = Callable[[Trace, fx.Node, Index], str]
 
 
-def _arithmetic(text: str) -> Rule:
-    """All operands are of the type of the result."""
+def _arithmetic(text: str, *, chooses: bool = False, scales: bool = False) -> Rule:
+    """All operands are of the type of the result; it may be one of them, but for its sign.
+
+    If it `scales`, single numbers are of the type that is computed in: eager rounds 0.1 to a half
+    before it adds it, but not before it multiplies by it.
+    """
 
     def rule(trace: Trace, node: fx.Node, index: Index) -> str:
         dtype = dtype_of(node)
-        operands = [trace.operand(value, index, dtype) for value in node.args]
-        return trace.state(cpp(dtype), text.format(*operands), operands)
+        single = computed(dtype) if scales else dtype
+        operands = [
+            trace.operand(value, index, single if _is_single(value) else dtype)
+            for value in node.args
+        ]
+        result = trace.state(cpp(dtype), text.format(*operands), operands)
+        return trace.chosen(result, operands, dtype) if chooses else result
 
     return rule
+
+
+def _is_single(value: Any) -> bool:
+    return not isinstance(value, fx.Node) or not shape_of(value)
 
 
 def _rounding(name: str) -> Rule:
@@ -118,7 +131,8 @@ def _where(trace: Trace, node: fx.Node, index: Index) -> str:
     dtype = dtype_of(node)
     condition = trace.operand(node.args[0], index, torch.bool)
     a, b = (trace.operand(value, index, dtype) for value in node.args[1:3])
-    return trace.state(cpp(dtype), f"{condition} ? {a} : {b}", [condition, a, b])
+    result = trace.state(cpp(dtype), f"{condition} ? {a} : {b}", [condition, a, b])
+    return trace.chosen(result, [a, b], dtype)
 
 
 def _convert(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -146,12 +160,14 @@ def _clamp(trace: Trace, node: fx.Node, index: Index) -> str:
         if arguments.get(name) is not None:
             bound = trace.operand(arguments[name], index, dtype)
             function = "op_max" if name == "min" else "op_min"
-            result = trace.state(cpp(dtype), f"{function}({result}, {bound})", [result, bound])
+            operands = [result, bound]
+            result = trace.state(cpp(dtype), f"{function}({result}, {bound})", operands)
+            trace.chosen(result, operands, dtype)
     return result
 
 
 def _function(name: str) -> Rule:
-    return _arithmetic(f"op_{name}({{0}})")
+    return _arithmetic(f"op_{name}({{0}})", chooses=name in ("abs", "relu"))
 
 
 _FUNCTIONS = (
@@ -206,13 +222,13 @@ POINTWISE: dict[Any, Rule] = {
     aten.sub.Tensor: _scaled("sub"),
     aten.add.Scalar: _scaled("add"),
     aten.sub.Scalar: _scaled("sub"),
-    aten.mul.Tensor: _arithmetic("op_mul({0}, {1})"),
-    aten.mul.Scalar: _arithmetic("op_mul({0}, {1})"),
-    aten.div.Tensor: _arithmetic("{0} / {1}"),
-    aten.div.Scalar: _arithmetic("{0} / {1}"),
-    aten.neg.default: _arithmetic("op_neg({0})"),
-    aten.maximum.default: _arithmetic("op_max({0}, {1})"),
-    aten.minimum.default: _arithmetic("op_min({0}, {1})"),
+    aten.mul.Tensor: _arithmetic("op_mul({0}, {1})", scales=True),
+    aten.mul.Scalar: _arithmetic("op_mul({0}, {1})", scales=True),
+    aten.div.Tensor: _arithmetic("{0} / {1}", scales=True),
+    aten.div.Scalar: _arithmetic("{0} / {1}", scales=True),
+    aten.neg.default: _arithmetic("op_neg({0})", chooses=True),
+    aten.maximum.default: _arithmetic("op_max({0}, {1})", chooses=True),
+    aten.minimum.default: _arithmetic("op_min({0}, {1})", chooses=True),
     aten.fmod.Tensor: _remainder,
     aten.fmod.Scalar: _remainder,
     aten.remainder.Tensor: _modulo,
@@ -223,10 +239,10 @@ POINTWISE: dict[Any, Rule] = {
     aten.atan2.default: _arithmetic("op_atan2({0}, {1})"),
     aten.clamp.default: _clamp,
     aten.clamp.Tensor: _clamp,
-    aten.clamp_min.default: _arithmetic("op_max({0}, {1})"),
-    aten.clamp_max.default: _arithmetic("op_min({0}, {1})"),
-    aten.clamp_min.Tensor: _arithmetic("op_max({0}, {1})"),
-    aten.clamp_max.Tensor: _arithmetic("op_min({0}, {1})"),
+    aten.clamp_min.default: _arithmetic("op_max({0}, {1})", chooses=True),
+    aten.clamp_max.default: _arithmetic("op_min({0}, {1})", chooses=True),
+    aten.clamp_min.Tensor: _arithmetic("op_max({0}, {1})", chooses=True),
+    aten.clamp_max.Tensor: _arithmetic("op_min({0}, {1})", chooses=True),
     aten.where.self: _where,
     aten.pow.Tensor_Tensor: _power,
     aten.pow.Tensor_Scalar: _power,

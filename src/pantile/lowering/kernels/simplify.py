@@ -17,8 +17,9 @@ from torch import fx
 from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.convolutions import simplify_convolution
 from pantile.lowering.kernels.expressions import ALIASES, VIEWS
-from pantile.lowering.kernels.nodes import new_node
+from pantile.lowering.kernels.nodes import as_type_of, new_node
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.types import computed
 
 aten = torch.ops.aten
 
@@ -115,13 +116,15 @@ def _scaled_product(graph: fx.Graph, node: fx.Node) -> None:
         return
     product = aten.mm.default if node.target is aten.addmm.default else aten.bmm.default
     like = node.meta["val"]
+    wide = like.to(computed(like.dtype))  # rounded at the end only
     with graph.inserting_before(node):
-        result = new_node(graph, product, (left, right), like)
+        result = new_node(graph, product, (left, right), wide)
         if alpha != 1:
-            result = new_node(graph, aten.mul.Scalar, (result, alpha), like)
+            result = new_node(graph, aten.mul.Scalar, (result, alpha), wide)
         if beta != 0:  # nothing of it is read then, no NaN either
-            result = new_node(graph, aten.add.Tensor, (result, added), like)
+            result = new_node(graph, aten.add.Tensor, (result, added), wide)
             result.kwargs = {"alpha": beta}
+        result = as_type_of(graph, result, like)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 

@@ -25,6 +25,7 @@ from pantile.lowering.kernels.writer import Function, Writer
 TEMPLATES = (
     "vector.h",
     "math.h",
+    "halves.h",
     "operators.h",
     "gemm.h",
     "conv.h",
@@ -113,13 +114,14 @@ def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str])
 def _is_used(name: str, kernels: Sequence[str]) -> bool:
     """Templates that no kernel needs only cost time to compile."""
     words = {
-        "gemm.h": "emm<",
-        "pool.h": "Pool<",
-        "avg_pool.h": "avg_pool",
-        "depthwise.h": "depthwise",
+        "halves.h": ("bf16", "fp16"),
+        "gemm.h": ("emm<",),
+        "pool.h": ("Pool<",),
+        "avg_pool.h": ("avg_pool",),
+        "depthwise.h": ("depthwise",),
     }
-    word = words.get(name, "Conv<" if name.startswith("conv") else "")
-    return any(word in kernel for kernel in kernels)
+    found = words.get(name, ("Conv<",) if name.startswith("conv") else ("",))
+    return any(word in kernel for kernel in kernels for word in found)
 
 
 def place(writer: Writer) -> int:

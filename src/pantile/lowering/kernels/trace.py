@@ -6,6 +6,10 @@
 
 Views only rewrite the index. Values that have memory are loaded; the rest is computed on the spot.
 A statement knows the axes it depends on, so a kernel can put it into the outermost loop possible.
+
+Note [Halves] A number of 16 bits is computed as a float, and a name of one always is a number that
+its type has: what an operator computes is rounded at once (`rounded`), as in eager. So a cast to
+float32 is no operation, and rounding a second time is not written down.
 """
 
 from __future__ import annotations
@@ -20,7 +24,15 @@ from torch import fx
 from pantile.lowering.kernels.index import Affine, Index, Space
 from pantile.lowering.kernels.memory import Buffer, Pointer
 from pantile.lowering.kernels.refused import Refused
-from pantile.lowering.kernels.types import cpp, dtype_of, literal, shape_of
+from pantile.lowering.kernels.types import (
+    HALVES,
+    computed,
+    cpp,
+    dtype_of,
+    literal,
+    read,
+    shape_of,
+)
 
 
 @dataclass(frozen=True)
@@ -32,12 +44,8 @@ class Statement:
     text: str
     needs: tuple[str, ...]
     sums: tuple[Affine, ...]
-
-    @property
-    def loaded_from(self) -> str | None:
-        """The pointer that is read, if the statement does nothing else."""
-        name, bracket, rest = self.text.partition("[{0}]")
-        return name if bracket and not rest and not self.needs else None
+    loaded_from: Pointer | None = None
+    """The pointer that is read at the first sum, if the statement does nothing else."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,10 @@ class Trace:
     prefix: str = "v"
     _memo: dict[Any, str] = field(default_factory=dict)
     _stated: dict[Any, str] = field(default_factory=dict)
+    _exact: set[tuple[str, torch.dtype]] = field(default_factory=set)
+    """Names, and the types of 16 bits that have their numbers."""
+    _bits: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The bits of a name that was rounded, by that and the type in memory."""
 
     def value(self, node: fx.Node, index: Sequence[Affine]) -> str:
         """The name of a value at an index."""
@@ -103,19 +115,23 @@ class Trace:
         rule = self.values.rule(node.target)
         if rule is None:
             raise Refused(f"no rule for {node.target}")
-        return rule(self, node, index)
+        return self.rounded(rule(self, node, index), dtype_of(node))
 
     def operand(self, value: Any, index: Sequence[Affine], dtype: torch.dtype) -> str:
         """An argument of an operator, broadcast to its index, as a type."""
         if not isinstance(value, fx.Node):
-            return literal(value, dtype)
+            text = literal(value, dtype)
+            self._exact.add((text, dtype))
+            return text
         shape = shape_of(value)
         name = self.value(value, broadcast(index, shape))
         return self.cast(name, dtype_of(value), dtype)
 
     def cast(self, name: str, have: torch.dtype, want: torch.dtype) -> str:
         """A value as another type."""
-        if have is want:
+        if want in HALVES:
+            return self.rounded(self.cast(name, have, torch.float32), want)
+        if computed(have) is want:
             return name
         if want is torch.bool:
             return self.state("bool", f"{name} != 0", [name])
@@ -124,14 +140,47 @@ class Trace:
             return self.state(cpp(want), text, [name])
         return self.state(cpp(want), f"({cpp(want)}){name}", [name])
 
+    def rounded(self, name: str, dtype: torch.dtype) -> str:
+        """A value as a type of 16 bits has it; see Note [Halves]."""
+        if dtype not in HALVES or self.is_exact(name, dtype):
+            return name
+        kind = HALVES[dtype]
+        bits = self.state("u32", f"{kind}_bits({name})", [name])
+        value = self.state("float", f"{kind}_value({bits})", [bits])
+        self._exact.add((value, dtype))
+        self._bits[value, kind] = bits
+        return value
+
+    def is_exact(self, name: str, dtype: torch.dtype) -> bool:
+        """Is a value known to be a number of a type of 16 bits?"""
+        return (name, dtype) in self._exact
+
+    def chosen(self, name: str, among: Sequence[str], dtype: torch.dtype) -> str:
+        """A value that is one of others, but for its sign: it needs no rounding if they do not."""
+        if dtype in HALVES and all(self.is_exact(other, dtype) for other in among):
+            self._exact.add((name, dtype))
+        return name
+
+    def kept(self, value: str, kind: str) -> str:
+        """What is assigned to memory of a type, for a value."""
+        if kind not in HALVES.values():
+            return value
+        return self._bits.get((value, kind)) or f"{kind}_bits({value})"
+
     def state(
-        self, cpp_type: str, text: str, needs: Sequence[str] = (), sums: Sequence[Affine] = ()
+        self,
+        cpp_type: str,
+        text: str,
+        needs: Sequence[str] = (),
+        sums: Sequence[Affine] = (),
+        loaded_from: Pointer | None = None,
     ) -> str:
         """The name of a statement: a new one, unless the same was made before."""
         key = (cpp_type, text, tuple(self.space.resolve(part).key for part in sums))
         if key not in self._stated:
             name = f"{self.prefix}{len(self.statements)}"
-            self.statements.append(Statement(name, cpp_type, text, tuple(needs), tuple(sums)))
+            statement = Statement(name, cpp_type, text, tuple(needs), tuple(sums), loaded_from)
+            self.statements.append(statement)
             self._stated[key] = name
         return self._stated[key]
 
@@ -142,7 +191,10 @@ class Trace:
             return "0"
         buffer = self._buffer(node)
         pointer, rest = self.point(buffer, buffer.address(index))
-        return self.state(buffer.cpp, f"{pointer.name}[{{0}}]", (), [rest])
+        text = read(buffer.cpp, f"{pointer.name}[{{0}}]")
+        name = self.state(cpp(dtype_of(node)), text, (), [rest], pointer)
+        self._exact.add((name, dtype_of(node)))
+        return name
 
     def load_at(self, node: fx.Node, index: Sequence[Affine], places: Mapping[int, str]) -> str:
         """Read a value where computed numbers say, in some dims."""
@@ -153,8 +205,10 @@ class Trace:
         fixed = [Affine() if d in places else part for d, part in enumerate(index)]
         pointer, rest = self.point(buffer, buffer.address(fixed))
         steps = "".join(f" + {place} * {buffer.strides[d]}" for d, place in places.items())
-        text = f"{pointer.name}[{{0}}{steps}]"
-        return self.state(buffer.cpp, text, list(places.values()), [rest])
+        text = read(buffer.cpp, f"{pointer.name}[{{0}}{steps}]")
+        name = self.state(cpp(dtype_of(node)), text, list(places.values()), [rest])
+        self._exact.add((name, dtype_of(node)))
+        return name
 
     def point(self, buffer: Buffer, address: Affine) -> tuple[Pointer, Affine]:
         """A pointer the kernel must be given, and what is to be added to it."""

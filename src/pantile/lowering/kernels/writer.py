@@ -15,7 +15,7 @@ from pantile.lowering.kernels.expressions import storage_of
 from pantile.lowering.kernels.memory import Buffer, Place, Pointer, dense_strides, extent
 from pantile.lowering.kernels.plan import Kernel, Plan, conv_graph
 from pantile.lowering.kernels.refused import Refused
-from pantile.lowering.kernels.types import MOST_ELEMENTS, cpp, dtype_of, shape_of
+from pantile.lowering.kernels.types import MOST_ELEMENTS, dtype_of, shape_of, stored
 
 CHANNELS_LAST = (0, 2, 3, 1)
 
@@ -51,7 +51,7 @@ class Writer:
             value = node.meta["val"]
             strides = tuple(int(stride) for stride in value.stride())
             self.plan.buffers[node] = self._new(
-                cpp(value.dtype), shape_of(node), strides, Place.INPUT, number
+                stored(value.dtype), shape_of(node), strides, Place.INPUT, number
             )
 
     def _new(
@@ -95,7 +95,7 @@ class Writer:
             return part
         if order is None and self.images and len(shape) == 4:
             order = CHANNELS_LAST
-        return self._new(cpp(dtype_of(node)), shape, dense_strides(shape, order))
+        return self._new(stored(dtype_of(node)), shape, dense_strides(shape, order))
 
     def output(self, node: fx.Node, number: int) -> Buffer:
         """The memory of a result, laid out as the caller expects it."""
@@ -103,7 +103,7 @@ class Writer:
         shape, strides = shape_of(node), tuple(int(stride) for stride in value.stride())
         if extent(shape, strides) != value.numel():
             raise Refused("a result with gaps")
-        return self._new(cpp(value.dtype), shape, strides, Place.OUTPUT, number)
+        return self._new(stored(value.dtype), shape, strides, Place.OUTPUT, number)
 
     def _part_of(self, node: fx.Node) -> Buffer | None:
         """Memory inside that of the concatenation a value is a piece of: nothing to copy then."""

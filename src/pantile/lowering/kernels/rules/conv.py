@@ -19,7 +19,7 @@ from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.lowering.kernels.types import dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import CHANNELS_LAST, Writer
 
 _PANEL = 64
@@ -57,9 +57,10 @@ class _Conv(Family):
         return Geometry.of(node.args[2])
 
     def check(self, node: fx.Node) -> None:
-        """Only images of float32."""
+        """Only images, of what is summed in float."""
         self.geometry(node)
-        if dtype_of(node) is not torch.float32 or len(shape_of(node)) != 4:
+        types = [dtype_of(x) for x in (node, *self.operands(node))]
+        if not in_float(*types) or len(shape_of(node)) != 4:
             raise Refused(f"a convolution of {dtype_of(node)} in {len(shape_of(node)) - 2} dims")
 
     def operands(self, node: fx.Node) -> list[fx.Node]:
@@ -82,7 +83,7 @@ class ConvForward(_Conv):
         """Write the kernel."""
         node = kernel.anchor
         source, weight = self.operands(node)
-        x = image(writer, source)
+        x = wide_image(writer, source)
         form = Form.of(self.geometry(node), (source, weight, node), x, None)
         trace = Trace(writer.plan)
         axes = named_axes(node, "n c h w")
@@ -99,7 +100,7 @@ class ConvInput(_Conv):
         """Write the kernel."""
         node = kernel.anchor
         gradient, weight = self.operands(node)
-        dy = image(writer, gradient)
+        dy = wide_image(writer, gradient)
         form = Form.of(self.geometry(node), (node, weight, gradient), None, dy)
         axes = named_axes(node, "n c h w")
         form.write_images(kernel, writer, Trace(writer.plan), axes, "input", dy)
@@ -114,7 +115,7 @@ class ConvWeight(_Conv):
         """Write the kernel."""
         node = kernel.anchor
         gradient, source = self.operands(node)
-        dy, x = image(writer, gradient), image(writer, source)
+        dy, x = wide_image(writer, gradient), wide_image(writer, source)
         form = Form.of(self.geometry(node), (source, node, gradient), x, dy)
         trace = Trace(writer.plan)
         o, i, kh, kw = axes = named_axes(node, "o i kh kw")
@@ -271,14 +272,19 @@ def emit_images(
     writer.function(text, used, f"images {kernel.anchor.name}")
 
 
-def image(writer: Writer, node: fx.Node) -> Operand:
+def wide_image(writer: Writer, node: fx.Node) -> Operand:
+    """Images in float: a pixel meets so many weights that one of 16 bits is widened before."""
+    return image(writer, node, wide=True)
+
+
+def image(writer: Writer, node: fx.Node, *, wide: bool = False) -> Operand:
     """Images whose channels lie side by side."""
     axes = [Axis(size) for size in shape_of(node)]
     shape = shape_of(node)
-    found = strided(writer, node, axes, order=CHANNELS_LAST)
+    found = strided(writer, node, axes, order=CHANNELS_LAST, wide=wide)
     lies = all(stride or size == 1 for stride, size in zip(found.strides, shape, strict=True))
     if not lies or found.strides[1] not in (0, 1):
-        found = strided(writer, node, axes, order=CHANNELS_LAST, as_it_lies=False)
+        found = strided(writer, node, axes, order=CHANNELS_LAST, as_it_lies=False, wide=wide)
     # The templates divide by strides, also by those of one step.
     dense = dense_strides(shape, CHANNELS_LAST)
     strides = (stride or other for stride, other in zip(found.strides, dense, strict=True))

@@ -16,7 +16,7 @@ from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.lowering.kernels.types import HALVES, dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import Writer
 
 aten = torch.ops.aten
@@ -34,8 +34,8 @@ class Gemm(Family):
     """Tiles in registers; see templates/gemm.h."""
 
     def check(self, node: fx.Node) -> None:
-        """Only float32; no factors of the sum."""
-        if dtype_of(node) is not torch.float32:
+        """Only what is summed in float; no factors of the sum."""
+        if not in_float(dtype_of(node), *map(dtype_of, _factors(node))):
             raise Refused(f"products of {dtype_of(node)}")
         if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
             raise Refused("a product with alpha or beta")
@@ -83,7 +83,9 @@ class _Product:
         am, ak = reversed(a.strides) if turned else a.strides
         bk, bn = reversed(b.strides) if turned else b.strides
         m, n = (self.n, self.m) if turned else (self.m, self.n)
-        gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}>"
+        halves = "".join(f", {str(_is_half(x)).lower()}" for x in (a, b))
+        halves = halves if "true" in halves else ""
+        gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}{halves}>"
         self.writer.need_scratch(f"{gemm}::scratch")
         ahead = _ahead(trace, stores, outer, lane)
         text = before + self._call(gemm, outer, body, a, b, ahead)
@@ -98,7 +100,7 @@ class _Product:
             return f"{text}\ngemm<{gemm}>({operands}, scratch, t, T, ep, {ahead});"
         name, size = self.batch.name, self.batch.size
         places = "".join(
-            f"\nconst float* {side}; {{ {decoded(x.space, self.batch)}"
+            f"\nconst {x.pointer.buffer.cpp}* {side}; {{ {decoded(x.space, self.batch)}"
             f" {side} = {x.pointer.name} + {x.space.resolve(x.batch).code()}; }}"
             for side, x in (("left", a), ("right", b))
         )
@@ -149,6 +151,11 @@ class _Product:
             for name, place in (("row", -2), ("column", -1))
         }
         return min(near, key=lambda name: near[name])
+
+
+def _is_half(operand: Operand) -> bool:
+    """Must it be widened?"""
+    return operand.pointer.buffer.cpp in HALVES.values()
 
 
 def _ahead(trace: Trace, stores: Sequence[Store], outer: Axis, lane: Axis) -> str:

@@ -2,7 +2,8 @@
 
     to = whole;  to[place of i, j] += value[i, j]        one after another: places may be equal
 
-Threads divide a dim in which the place is not computed; if there is none, one does it all.
+Threads divide a dim in which the place is not computed; if there is none, one does it all. Numbers
+of 16 bits are added up as floats, and rounded when all are there.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.emission import placed
+from pantile.lowering.kernels.emission import Store, placed
 from pantile.lowering.kernels.expressions import where_indexed
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis, index_of
-from pantile.lowering.kernels.loops import loop, shared_loop
+from pantile.lowering.kernels.loops import loop, nest, shared_loop
 from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.elementwise import write
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.lowering.kernels.types import HALVES, cpp, dtype_of, shape_of, written_to
 from pantile.lowering.kernels.writer import Writer
 
 aten = torch.ops.aten
@@ -101,10 +102,12 @@ class IndexPut(Family):
         """Write the kernels."""
         node = kernel.anchor
         axes = [Axis(size) for size in shape_of(node)]
-        buffer = writer.allocate(node)
+        result = buffer = writer.allocate(node)
+        found = self._scatter(node)
+        if found.adds and dtype_of(node) in HALVES:
+            buffer = writer.temporary(shape_of(node), None, cpp(dtype_of(node)))
         note = f"before {node.name}"
         write(writer, (buffer, index_of(axes)), node.args[0], dtype_of(node), axes, note)
-        found = self._scatter(node)
         trace = Trace(writer.plan)
         chosen, line = _statements(trace, found, node, buffer)
         lead = [leaf for axis in found.read for leaf in trace.space.leaves(axis)]
@@ -123,6 +126,18 @@ class IndexPut(Family):
         text += f" if ({chosen}) {line}" + "}" * (len(lead) + len(last))
         text = text if last else f"if (t == 0) {{ {text} }}"
         writer.function(text, trace.used, f"at places {node.name}")
+        if buffer is not result:
+            _round(writer, buffer, result, f"rounded {node.name}")
+
+
+def _round(writer: Writer, wide: Buffer, to: Buffer, note: str) -> None:
+    """A kernel: one buffer to another of a narrower type."""
+    trace = Trace(writer.plan)
+    axes = [Axis(size) for size in wide.shape]
+    pointer, rest = trace.point(wide, wide.address(index_of(axes)))
+    value = trace.state(wide.cpp, f"{pointer.name}[{{0}}]", (), [rest], pointer)
+    store = Store.at(trace, to, index_of(axes), value)
+    writer.function(nest(trace, axes, [store]), trace.used, note)
 
 
 def _statements(trace: Trace, found: _Scatter, node: fx.Node, buffer: Buffer) -> tuple[str, str]:
@@ -145,7 +160,8 @@ def _statements(trace: Trace, found: _Scatter, node: fx.Node, buffer: Buffer) ->
     pointer, rest = trace.point(buffer, buffer.address(fixed))
     sign = "+=" if found.adds else "="
     address = trace.space.resolve(rest).code()
-    return chosen, f"{pointer.name}[{address}{steps}] {sign} {value};"
+    element = written_to(buffer.cpp, f"{pointer.name}[{address}{steps}]")
+    return chosen, f"{element} {sign} {trace.kept(value, buffer.cpp)};"
 
 
 INDEX_PUTS = (

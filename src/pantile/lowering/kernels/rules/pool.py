@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import fx
 
 from pantile.lowering.kernels.families import Family
@@ -14,7 +13,7 @@ from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.conv import emit_images, image, named_axes
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.lowering.kernels.types import dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import Writer
 
 
@@ -26,8 +25,8 @@ class Pool(Family):
     """How many of the arguments are images."""
 
     def check(self, node: fx.Node) -> None:
-        """Only images of float32."""
-        if dtype_of(node) is not torch.float32 or len(shape_of(node)) != 4:
+        """Only images, of what is computed in float."""
+        if not in_float(dtype_of(node)) or len(shape_of(node)) != 4:
             raise Refused(f"pooling of {dtype_of(node)} in {len(shape_of(node)) - 2} dims")
 
     def operands(self, node: fx.Node) -> list[fx.Node]:

@@ -45,8 +45,8 @@ INLINE float avg_divisor(AvgWindow down, AvgWindow across) {
   return (float)((down.last - down.first) * (across.last - across.first));
 }
 
-template <class P, AvgPool HOW, int DIVISOR, class Ep>
-INLINE void avg_pool(const float* x, int t, int T, Ep ep) {
+template <class P, AvgPool HOW, int DIVISOR, class Number, class Ep>
+INLINE void avg_pool(const Number* x, int t, int T, Ep ep) {
   for (i64 row = share(P::N * P::OH, t, T); row < share(P::N * P::OH, t + 1, T); row++) {
     const int n = row / P::OH, oh = row % P::OH;
     const AvgWindow down = avg_window<HOW, P::H, P::OH, P::KH, P::SH, P::PH>(oh);
@@ -58,8 +58,8 @@ INLINE void avg_pool(const float* x, int t, int T, Ep ep) {
         for (int j = 0; j < COUNT; j++) sums[j] = 0.f;
         ROLLED for (int h = down.first; h < down.last; h++)
           ROLLED for (int w = across.first; w < across.last; w++) {
-            const float* from = x + (i64)n * P::XN + (i64)h * P::XH + (i64)w * P::XW + c;
-            LANEWISE for (int j = 0; j < COUNT; j++) sums[j] += from[j];
+            const Number* from = x + (i64)n * P::XN + (i64)h * P::XH + (i64)w * P::XW + c;
+            LANEWISE for (int j = 0; j < COUNT; j++) sums[j] += widened(from[j]);
           }
         LANEWISE for (int j = 0; j < COUNT; j++) sums[j] /= divisor;
         ep(n, oh, ow, c, COUNT, sums);
@@ -69,8 +69,8 @@ INLINE void avg_pool(const float* x, int t, int T, Ep ep) {
 }
 
 // Every pixel of x gathers its share of the windows it is in.
-template <class P, AvgPool HOW, int DIVISOR, class Ep>
-INLINE void avg_pool_input(const float* dy, int t, int T, Ep ep) {
+template <class P, AvgPool HOW, int DIVISOR, class Number, class Ep>
+INLINE void avg_pool_input(const Number* dy, int t, int T, Ep ep) {
   for (i64 row = share(P::N * P::H, t, T); row < share(P::N * P::H, t + 1, T); row++) {
     const int n = row / P::H, h = row % P::H;
     const AvgWindow rows = avg_windows_of<HOW, P::H, P::OH, P::KH, P::SH, P::PH>(h);
@@ -84,8 +84,8 @@ INLINE void avg_pool_input(const float* dy, int t, int T, Ep ep) {
           ROLLED for (int ow = columns.first; ow < columns.last; ow++) {
             const AvgWindow across = avg_window<HOW, P::W, P::OW, P::KW, P::SW, P::PW>(ow);
             const float part = 1.f / avg_divisor<HOW, DIVISOR>(down, across);
-            const float* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
-            LANEWISE for (int j = 0; j < COUNT; j++) sums[j] += from[j] * part;
+            const Number* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
+            LANEWISE for (int j = 0; j < COUNT; j++) sums[j] += widened(from[j]) * part;
           }
         }
         ep(n, h, w, c, COUNT, sums);

@@ -10,7 +10,8 @@
 // channels with the strides of all channels, and pointers to its first.
 //
 // One chunk of one panel fits the nearest cache, with all its taps, beside the pixels it meets.
-// The last panel is filled up with zeros, so the kernels always multiply whole vectors.
+// The last panel is filled up with zeros, so the kernels always multiply whole vectors. A packed
+// weight is of floats; where it comes from it may be of 16 bits.
 
 #pragma once
 
@@ -102,7 +103,8 @@ INLINE void conv_mirror(vec (&rows)[LANES]) {
 
 // LANES outputs (rows of IC * TAPS) to the forward order: columns become vectors, NR apart in their
 // chunk. Sizes are no constants here, so that one function serves every convolution.
-APART_WHOLE void pack_forward_lanes(const float* weight, float* panel, int outputs, int IC,
+template <class Number>
+APART_WHOLE void pack_forward_lanes(const Number* weight, float* panel, int outputs, int IC,
                                     int TAPS, int CHUNK, int NR) {
   i64 length = (i64)IC * TAPS, column = 0;
   int tap = 0, channel = 0;  // of the chunk that starts at `panel`
@@ -124,13 +126,13 @@ APART_WHOLE void pack_forward_lanes(const float* weight, float* panel, int outpu
   }
   ROLLED for (; column < length; column++) {
     float* to = next();
-    ROLLED for (int i = 0; i < LANES; i++) to[i] = i < outputs ? weight[i * length + column] : 0.0f;
+    ROLLED for (int i = 0; i < LANES; i++) to[i] = i < outputs ? widened(weight[i * length + column]) : 0.0f;
   }
 }
 
 // Some vectors of outputs, the first of which goes to `packed`.
-template <class C>
-INLINE void pack_forward_vectors(const float* weight, float* packed, int from, int end) {
+template <class C, class Number>
+INLINE void pack_forward_vectors(const Number* weight, float* packed, int from, int end) {
   constexpr int NR = C::forward_panel, TAPS = C::KH * C::KW;
   ROLLED for (int vector = from; vector < end; vector++) {
     int first = vector * LANES;
@@ -141,15 +143,16 @@ INLINE void pack_forward_vectors(const float* weight, float* packed, int from, i
   }
 }
 
-template <class C>
-INLINE void pack_forward(const float* weight, float* packed, int t, int T) {
+template <class C, class Number>
+INLINE void pack_forward(const Number* weight, float* packed, int t, int T) {
   constexpr int VECTORS = C::forward_panels * C::forward_panel / LANES;
   pack_forward_vectors<C>(weight, packed, share(VECTORS, t, T), share(VECTORS, t + 1, T));
 }
 
 // Columns of LANES outputs (rows of the weight, `length` apart) to the plain order: each becomes a
 // vector, NR after the one before.
-APART_WHOLE void pack_columns(const float* weight, float* to, int outputs, i64 length, int columns,
+template <class Number>
+APART_WHOLE void pack_columns(const Number* weight, float* to, int outputs, i64 length, int columns,
                               int NR) {
   if (outputs == LANES && columns >= LANES) {
     ROLLED for (int column = 0; column < columns; column += LANES) {
@@ -163,12 +166,13 @@ APART_WHOLE void pack_columns(const float* weight, float* to, int outputs, i64 l
     return;
   }
   ROLLED for (int column = 0; column < columns; column++, to += NR)
-    ROLLED for (int i = 0; i < LANES; i++) to[i] = i < outputs ? weight[i * length + column] : 0.0f;
+    ROLLED for (int i = 0; i < LANES; i++)
+      to[i] = i < outputs ? widened(weight[i * length + column]) : 0.0f;
 }
 
 // The channels [first, end) of a panel, to `packed`.
-template <class C>
-INLINE void pack_plain(const float* weight, float* packed, int panel, int first, int end) {
+template <class C, class Number>
+INLINE void pack_plain(const Number* weight, float* packed, int panel, int first, int end) {
   constexpr int NR = C::forward_panel, TAPS = C::KH * C::KW;
   ROLLED for (int oc = panel * NR; oc < (panel + 1) * NR; oc += LANES)
     pack_columns(weight + ((i64)oc * C::IC + first) * TAPS, packed + oc % NR,
@@ -178,28 +182,28 @@ INLINE void pack_plain(const float* weight, float* packed, int panel, int first,
 
 // One chunk of the input order: NR inputs of `outputs` outputs. It is written in order, the reads
 // of each tap are strided, but lie in the nearest cache after the first.
-template <int TAPS, int NR>
-APART_WHOLE void pack_input_chunk(const float* weight, float* to, int outputs, int inputs, int IC,
+template <int TAPS, int NR, class Number>
+APART_WHOLE void pack_input_chunk(const Number* weight, float* to, int outputs, int inputs, int IC,
                                   int CHUNK) {
   ROLLED for (int tap = 0; tap < TAPS; tap++, to += CHUNK * NR)
     ROLLED for (int oc = 0; oc < outputs; oc++) {
-      const float* from = weight + (i64)oc * IC * TAPS + tap;
+      const Number* from = weight + (i64)oc * IC * TAPS + tap;
       __builtin_prefetch(from + (TAPS + tap) * LANES);  // of the next panel, a bit with every tap
       if (inputs == NR)
-        UNROLLED for (int i = 0; i < NR; i++) to[oc * NR + i] = from[i * TAPS];
+        UNROLLED for (int i = 0; i < NR; i++) to[oc * NR + i] = widened(from[i * TAPS]);
       else
-        ROLLED for (int i = 0; i < NR; i++) to[oc * NR + i] = i < inputs ? from[i * TAPS] : 0.0f;
+        ROLLED for (int i = 0; i < NR; i++) to[oc * NR + i] = i < inputs ? widened(from[i * TAPS]) : 0.0f;
     }
 }
 
 // Chunk by chunk for all panels, so that the rows of the weight are read in order.
-template <class C>
-INLINE void pack_input(const float* weight, float* packed, int t, int T) {
+template <class C, class Number>
+INLINE void pack_input(const Number* weight, float* packed, int t, int T) {
   constexpr int NR = C::input_panel, TAPS = C::KH * C::KW, PANELS = C::input_panels;
   constexpr int CHUNK = C::input_chunk, CHUNKS = C::input_chunks;
   ROLLED for (i64 at = share(PANELS * CHUNKS, t, T); at < share(PANELS * CHUNKS, t + 1, T); at++) {
     int chunk = at / PANELS, panel = at % PANELS, ic = panel * NR, oc = chunk * CHUNK;
-    const float* from = weight + ((i64)oc * C::IC + ic) * TAPS;
+    const Number* from = weight + ((i64)oc * C::IC + ic) * TAPS;
     float* to = packed + ((i64)panel * CHUNKS + chunk) * TAPS * CHUNK * NR;
     pack_input_chunk<TAPS, NR>(from, to, conv_min(CHUNK, C::OC - oc), conv_min(NR, C::IC - ic),
                                C::IC, CHUNK);

@@ -294,8 +294,8 @@ INLINE void conv_forward(const float* x, const float* packed, int t, int T, Ep e
 // (forward_floats). Better where the weight is most of the data, as for a single image: it is read
 // once from memory, and neither written nor read again. If the sums of all pixels can wait, each
 // chunk is packed just before it is multiplied, and stays in the nearest cache.
-template <class C, class Ep>
-INLINE void conv_forward_packing(const float* x, const float* weight, float* scratch, int t, int T,
+template <class C, class Number, class Ep>
+INLINE void conv_forward_packing(const float* x, const Number* weight, float* scratch, int t, int T,
                                  Ep ep) {
   using Pixels = ConvPixels<ConvForward<C, true>, Ep>;
   constexpr bool BY_CHUNKS = Pixels::CHUNKS > 1 && Pixels::UNITS <= Pixels::WAITING;

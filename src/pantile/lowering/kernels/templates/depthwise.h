@@ -13,14 +13,14 @@ constexpr int DEPTHWISE_PIXELS = REGISTERS / 4;
 template <class C>
 constexpr i64 depthwise_packed = (i64)conv_ceil(C::IC, LANES) * C::KH * C::KW * LANES;
 
-template <class C>
-INLINE void pack_depthwise(const float* weight, float* packed, int t, int T) {
+template <class C, class Number>
+INLINE void pack_depthwise(const Number* weight, float* packed, int t, int T) {
   constexpr int TAPS = C::KH * C::KW, BLOCKS = conv_ceil(C::IC, LANES);
   ROLLED for (int block = share(BLOCKS, t, T); block < share(BLOCKS, t + 1, T); block++)
     ROLLED for (int tap = 0; tap < TAPS; tap++)
       ROLLED for (int lane = 0; lane < LANES; lane++) {
         int channel = block * LANES + lane;
-        float value = channel < C::IC ? weight[channel * TAPS + tap] : 0.0f;
+        float value = channel < C::IC ? widened(weight[channel * TAPS + tap]) : 0.0f;
         packed[((i64)block * TAPS + tap) * LANES + lane] = value;
       }
 }

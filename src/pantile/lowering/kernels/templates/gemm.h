@@ -17,6 +17,9 @@
 //   TURNED  about a vector of rows, B transposed: lanes are rows of C (A is packed, it is small),
 //           numbers of B are spread; the square of sums is transposed in registers at the end.
 //
+// Operands of 16 bits (A16, B16; any type that `widened` and `load` know) become floats where they
+// are packed: A always is, row by row if its rows are contiguous; B is, or is widened at each load.
+//
 // All three are chosen, with their tile sizes, by the estimates of `gemm_plan`. No sum depends on
 // how many threads share the work. K must be at least 1.
 
@@ -90,6 +93,7 @@ struct GemmPlan {
   GemmKind kind;
   int rows, vectors;    // of a tile; DOTS: rows and columns
   bool pack_a, pack_b;
+  bool rows_a;          // OUTER: A is packed as it lies, row by row
   int block_k;          // OUTER: steps along k at a time; the sums wait in scratch in between
   int block_strips;     // OUTER: strips that go over all panels together, as many as L2 holds
   float cycles;         // the estimate by which the plan was chosen
@@ -105,7 +109,8 @@ constexpr float step_cycles(int rows, int vectors, float line) {
 }
 
 // All tiles of the product; those at the lower and right edge are smaller.
-constexpr float tiles_cycles(int M, int N, int K, int rows, int vectors, float line) {
+constexpr float tiles_cycles(int M, int N, int K, int rows, int vectors, float line,
+                             float widening) {
   const int columns = pieces(N, LANES), strips = M / rows, panels = columns / vectors;
   float steps = 0, fixed = 0;
   for (int i = 0; i < 2; i++)
@@ -113,7 +118,7 @@ constexpr float tiles_cycles(int M, int N, int K, int rows, int vectors, float l
       const int r = i ? M % rows : rows, v = j ? columns % vectors : vectors;
       if (r == 0 || v == 0) continue;
       const float tiles = float(i ? 1 : strips) * float(j ? 1 : panels);
-      steps += tiles * step_cycles(r, v, line);
+      steps += tiles * (step_cycles(r, v, line) + widening * v);
       fixed += tiles * (20 + 1.5f * r * v);
     }
   return steps * K + fixed;
@@ -125,12 +130,13 @@ constexpr int FEW_ROWS = 32;
 constexpr i64 L1_PANEL = 24 << 10, L2_PANEL = 104 << 10, L2_BLOCK = 400 << 10;
 
 constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, int BN, int rows,
-                                   int vectors, bool pack_b) {
+                                   int vectors, bool pack_b, bool A16, bool B16) {
   const int strips = pieces(M, rows), panels = pieces(N, LANES * vectors);
-  GemmPlan plan{OUTER, rows, vectors, false, pack_b, K, strips, 0};
-  plan.pack_a = AK != 1 && panels > 1 && K >= 32 && i64(M) * K > (1 << 12);
+  GemmPlan plan{OUTER, rows, vectors, false, pack_b, A16 && AK == 1, K, strips, 0};
+  plan.pack_a = A16 || (AK != 1 && panels > 1 && K >= 32 && i64(M) * K > (1 << 12));
   if (pack_b) plan.cycles += float(K) * N * (BN == 1 ? 0.12f : BK == 1 ? 0.3f : 2.f);
-  if (plan.pack_a) plan.cycles += float(K) * M * (AM == 1 ? 0.3f : 2.f);
+  if (plan.rows_a) plan.cycles += float(K) * M * 0.12f;
+  else if (plan.pack_a) plan.cycles += float(K) * M * (AM == 1 ? 0.3f : 2.f);
   // Long sums: a panel that does not stay in L2 is cut along k. Alone it may have more of it.
   const i64 panel = 4L * K * LANES * vectors, room = plan.pack_a ? L2_PANEL : 3 * L2_PANEL;
   if (strips > 2 && panel > room + room / 4)
@@ -142,23 +148,24 @@ constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, 
   // Every strip fetches the panel again: from L1, from L2, or from all over the pages of B.
   const bool near = K < 32 || 4 * i64(K) * (pack_b ? LANES * vectors : BK) < L1_PANEL;
   const float line = near || strips == 1 ? 0 : pack_b ? 2.6f : BK < 256 ? 3 : BK % 1024 ? 4 : 6;
-  plan.cycles += tiles_cycles(M, N, K, rows, vectors, line);
+  plan.cycles += tiles_cycles(M, N, K, rows, vectors, line, B16 && !pack_b ? 1 : 0);
   // Every panel fetches A again.
   const bool far = !plan.pack_a && i64(M) * K > (1 << 17);
   plan.cycles += float(panels) * M * K * (far ? 0.15f : 0.03f);
   return plan;
 }
 
-constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int BN) {
+constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
+                              bool B16) {
   GemmPlan best{};
   best.cycles = 1e30f;
   for (int vectors = 1; vectors <= smaller(pieces(N, LANES), REGISTERS / 2 - 1); vectors++)
     for (int rows = 1; rows <= M && rows * vectors + vectors < REGISTERS; rows++) {
       // Rows at a multiple of a page share one L1 set: more of them than it has ways do not stay.
-      if (rows > 8 && rows != M && AK == 1 && AM % 1024 == 0) continue;
+      if (rows > 8 && rows != M && AK == 1 && AM % 1024 == 0 && !A16) continue;
       for (int pack_b = BN != 1; pack_b < 2; pack_b++) {
         const GemmPlan plan =
-            outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, pack_b);
+            outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, pack_b, A16, B16);
         if (plan.cycles < best.cycles) best = plan;
       }
     }
@@ -166,13 +173,13 @@ constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int B
 }
 
 // One step of `rows` times `columns` dot products; of long vectors, both sides come from L2.
-constexpr float dots_step(int rows, int columns, bool b_far, bool a_far) {
+constexpr float dots_step(int rows, int columns, bool b_far, bool a_far, float widening) {
   const float lines = 1.5f * ((b_far ? columns : 0) + (a_far ? rows : 0));
-  const float near = step_cycles(rows, columns, 0);
+  const float near = step_cycles(rows, columns, 0) + widening;
   return lines > near ? lines : near;
 }
 
-constexpr GemmPlan dots_plan(int M, int N, int K, int AK) {
+constexpr GemmPlan dots_plan(int M, int N, int K, int AK, bool A16, bool B16) {
   GemmPlan best{};
   best.cycles = 1e30f;
   const bool b_far = K > 128, a_far = i64(M) * K > (1 << 13);
@@ -180,43 +187,50 @@ constexpr GemmPlan dots_plan(int M, int N, int K, int AK) {
   for (int columns = 1; columns <= smaller(N, LANES / 2); columns *= 2)
     for (int rows = 1; rows <= M && rows * (columns + 1) + 1 < REGISTERS; rows++) {
       const int rest = M % rows;
-      float steps = M / rows * dots_step(rows, columns, b_far, a_far);
-      if (rest) steps += dots_step(rest, columns, b_far, a_far);
+      const float b = B16 ? columns : 0, whole = b + (A16 ? rows : 0), part = b + (A16 ? rest : 0);
+      float steps = M / rows * dots_step(rows, columns, b_far, a_far, whole);
+      if (rest) steps += dots_step(rest, columns, b_far, a_far, part);
       const float sums = 1.6f + 6.f / columns;  // to add up the lanes of one sum
       const float cycles = N * (pieces(K, LANES) * steps / columns + M * sums) + pack;
-      if (cycles < best.cycles) best = {DOTS, rows, columns, AK != 1, false, K, 1, cycles};
+      if (cycles < best.cycles) best = {DOTS, rows, columns, AK != 1, false, false, K, 1, cycles};
     }
   return best;
 }
 
-constexpr GemmPlan turned_plan(int M, int N, int K, int AM, int AK) {
+constexpr GemmPlan turned_plan(int M, int N, int K, int AM, int AK, bool A16, bool B16) {
   const int strips = pieces(M, LANES), full = N / LANES, left = N % LANES;
   const float steps = full * step_cycles(LANES, 1, 0) + (left ? step_cycles(left, 1, 0) : 0);
-  const float cycles = strips * (K * steps + pieces(N, LANES) * 10 * LANES);
-  const float pack = AM == 1 ? 0 : AK == 1 ? 0.4f * M * K : 2.f * M * K;
-  return {TURNED, LANES, 1, AM != 1, false, K, 1, cycles + pack};
+  const float widening = B16 ? float(N) : 0;
+  const float cycles = strips * (K * (steps + widening) + pieces(N, LANES) * 10 * LANES);
+  const float pack = AM == 1 ? (A16 ? 0.12f * M * K : 0) : AK == 1 ? 0.4f * M * K : 2.f * M * K;
+  return {TURNED, LANES, 1, A16 || AM != 1, false, false, K, 1, cycles + pack};
 }
 
-constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN) {
-  GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN);
-  const GemmPlan turned = turned_plan(M, N, K, AM, AK), dots = dots_plan(M, N, K, AK);
+constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
+                             bool B16) {
+  GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN, A16, B16);
+  const GemmPlan turned = turned_plan(M, N, K, AM, AK, A16, B16);
+  const GemmPlan dots = dots_plan(M, N, K, AK, A16, B16);
   if (turned.cycles < best.cycles) best = turned;
   if (BK == 1 && dots.cycles < best.cycles) best = dots;
   return best;
 }
 
 // Shape, strides, plan, and where things lie in the scratch of a thread.
-template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_> struct GemmParts {
+template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_, bool A16, bool B16>
+struct GemmParts {
   static constexpr int M = M_, N = N_, K = K_, AM = AM_, AK = AK_, BK = BK_, BN = BN_;
-  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN);
+  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16);
   static constexpr int WIDTH = plan.vectors * LANES;  // of a panel of OUTER
   static constexpr int PANELS = pieces(N, WIDTH), STRIPS = pieces(M, plan.rows);
   static constexpr i64 TILE = i64(plan.rows) * WIDTH, PANEL = i64(plan.block_k) * WIDTH;
   static constexpr bool one_block = plan.block_strips == STRIPS;  // a panel is used up at once
+  static constexpr int ROW_A = plan.block_k + LANES;  // from row to row: no multiple of a page
+  static constexpr int STEP_A = plan.rows_a ? ROW_A : plan.block_k;
 
   // Scratch: packed A, packed panels of B, unfinished sums.
   static constexpr i64 floats_a = plan.kind == OUTER  ? i64(plan.block_strips) * plan.rows *
-                                                            plan.block_k + LANES
+                                                            STEP_A + LANES
                                   : plan.kind == DOTS ? i64(M) * K
                                                       : i64(round_lanes(M)) * K;
   static constexpr i64 at_b = plan.pack_a ? (floats_a + LANES - 1) / LANES * LANES : 0;
@@ -226,12 +240,12 @@ template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_> struct Gem
 
 // A product, and `scratch`: the floats that each thread needs for it. A single column is computed
 // as a single row of the transposed product.
-template <int M, int N, int K, int AM, int AK, int BK, int BN>
-struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN> {
+template <int M, int N, int K, int AM, int AK, int BK, int BN, bool A16 = false, bool B16 = false>
+struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN, A16, B16> {
   static constexpr bool column = false;
 };
-template <int M, int K, int AM, int AK, int BK, int BN>
-struct Gemm<M, 1, K, AM, AK, BK, BN> : GemmParts<1, M, K, 1, BK, AK, AM> {
+template <int M, int K, int AM, int AK, int BK, int BN, bool A16, bool B16>
+struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16> : GemmParts<1, M, K, 1, BK, AK, AM, B16, A16> {
   static constexpr bool column = true;
 };
 
@@ -241,8 +255,8 @@ struct Gemm<M, 1, K, AM, AK, BK, BN> : GemmParts<1, M, K, 1, BK, AK, AM> {
 // numbers are transposed in registers.
 enum Contiguous { ALONG_N, ALONG_K, NOWHERE };
 
-template <Contiguous C>
-SHARED void pack_panel(const float* B, i64 BK, i64 BN, float* to, int K, int width, int count) {
+template <Contiguous C, class Number>
+SHARED void pack_panel(const Number* B, i64 BK, i64 BN, float* to, int K, int width, int count) {
   if constexpr (C == ALONG_N) {
     for (int k = 0; k < K; k++, B += BK, to += width) {
       int j = 0;
@@ -254,7 +268,7 @@ SHARED void pack_panel(const float* B, i64 BK, i64 BN, float* to, int K, int wid
       const int columns = smaller(LANES, count - j);
       for (int k = 0; k < K; k += LANES) {
         const int steps = smaller(LANES, K - k);
-        const float* from = B + i64(j) * BN + k;
+        const Number* from = B + i64(j) * BN + k;
         float* out = to + i64(k) * width + j;
         vec square[LANES];
         if (steps == LANES && columns == LANES) {
@@ -274,7 +288,7 @@ SHARED void pack_panel(const float* B, i64 BK, i64 BN, float* to, int K, int wid
   } else {
     for (int k = 0; k < K; k++)
       for (int j = 0; j < width; j++)
-        to[i64(k) * width + j] = j < count ? B[k * BK + j * BN] : 0;
+        to[i64(k) * width + j] = j < count ? widened(B[k * BK + j * BN]) : 0;
   }
 }
 
@@ -284,19 +298,31 @@ constexpr Contiguous contiguous(int BK, int BN) {
 
 // to[strip][k][ROWS] = the strips of `rows` rows of A, a few k at a time, so that the lines they
 // share stay in L1.
-template <int ROWS, bool CONTIGUOUS>
-SHARED void pack_strips(const float* A, i64 AM, i64 AK, float* to, int rows, int K) {
+template <int ROWS, bool CONTIGUOUS, class Number>
+SHARED void pack_strips(const Number* A, i64 AM, i64 AK, float* to, int rows, int K) {
   constexpr int FEW = 16;
   for (int k0 = 0; k0 < K; k0 += FEW)
     for (int s = 0; s * ROWS < rows; s++) {
       const int steps = smaller(FEW, K - k0), here = smaller(ROWS, rows - s * ROWS);
-      const float* from = A + s * ROWS * AM + k0 * AK;
+      const Number* from = A + s * ROWS * AM + k0 * AK;
       float* out = to + (i64(s) * K + k0) * ROWS;
       ROLLED for (int k = 0; k < steps; k++, from += AK, out += ROWS) {
-        if (CONTIGUOUS && here == ROWS) memcpy(out, from, 4 * ROWS);
-        else for (int i = 0; i < here; i++) out[i] = from[i * AM];
+        if (CONTIGUOUS && here == ROWS && sizeof(Number) == 4) memcpy(out, from, 4 * ROWS);
+        else if (CONTIGUOUS && here == ROWS)
+          UNROLLED for (int i = 0; i < ROWS; i++) out[i] = widened(from[i]);
+        else for (int i = 0; i < here; i++) out[i] = widened(from[i * AM]);
       }
     }
+}
+
+// to[row][K, and some] = `rows` rows of A, K contiguous numbers each.
+template <class Number>
+SHARED void pack_rows(const Number* A, i64 AM, float* to, i64 step, int rows, int K) {
+  ROLLED for (int i = 0; i < rows; i++, A += AM, to += step) {
+    int k = 0;
+    ROLLED for (; k + LANES <= K; k += LANES) store(to + k, load(A + k));
+    if (k < K) store(to + k, load_first(A + k, K - k));
+  }
 }
 
 // ------------------------------------------------------------------------------------------ tiles
@@ -316,8 +342,8 @@ constexpr int LONGEST_SUM = 512;
 // `before` holds the sums of earlier k, if there are any. Strides are arguments, so that all
 // products share the few kinds of tiles; only many rows (AM != 0) need theirs known, for want of
 // registers to point at them.
-template <int MR, int NV, int AM, bool MASKED>
-SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const float* B, i64 BK, int K,
+template <int MR, int NV, int AM, bool MASKED, class Number>
+SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 BK, int K,
                        const float* before, float* tile, int last, Ahead ahead) {
   constexpr int U = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
   vec sums[U][MR][NV];
@@ -371,14 +397,14 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const float* B, i64 BK
 
 // LANES columns of C (rows of transposed B) times LANES rows, stored row by row of C. The first
 // `lanes` of these rows and the first COLUMNS of these columns exist.
-template <int BN, int COLUMNS>
-SHARED void turned_tile(const float* A, i64 AK, int lanes, const float* B, i64 BK, int K,
+template <int BN, int COLUMNS, class Number>
+SHARED void turned_tile(const float* A, i64 AK, int lanes, const Number* B, i64 BK, int K,
                         float* tile) {
   vec sums[LANES];
   UNROLLED for (int j = 0; j < LANES; j++) sums[j] = vec{};
   ROLLED for (int k = 0; k < K; k++) {
     const vec a = load_first(A, lanes);
-    UNROLLED for (int j = 0; j < COLUMNS; j++) sums[j] += a * spread(B[i64(j) * BN]);
+    UNROLLED for (int j = 0; j < COLUMNS; j++) sums[j] += a * spread(widened(B[i64(j) * BN]));
     A += AK;
     B += BK;
   }
@@ -387,8 +413,8 @@ SHARED void turned_tile(const float* A, i64 AK, int lanes, const float* B, i64 B
 }
 
 // MR x NC dot products along k, both sides contiguous; rows of the tile are `width` apart.
-template <int MR, int NC>
-SHARED void dots_tile(const float* A, i64 AM, const float* B, i64 BN, int K, float* tile,
+template <int MR, int NC, class Left, class Right>
+SHARED void dots_tile(const Left* A, i64 AM, const Right* B, i64 BN, int K, float* tile,
                       int width) {
   vec sums[MR][NC];
   UNROLLED for (int i = 0; i < MR; i++)
@@ -403,8 +429,8 @@ SHARED void dots_tile(const float* A, i64 AM, const float* B, i64 BN, int K, flo
   };
   const int rest = K % LANES;
   ROLLED for (i64 k = 0; k < K - rest; k += LANES)
-    step([](const float* from) INLINE_CALL { return load(from); }, k);
-  if (rest) step([&](const float* from) INLINE_CALL { return load_first(from, rest); }, K - rest);
+    step([](auto* from) INLINE_CALL { return load(from); }, k);
+  if (rest) step([&](auto* from) INLINE_CALL { return load_first(from, rest); }, K - rest);
   UNROLLED for (int i = 0; i < MR; i++) {
     const vec row = lane_sums<NC>(sums[i]);
     UNROLLED for (int j = 0; j < NC; j++) tile[i * width + j] = row[j];
@@ -427,9 +453,16 @@ INLINE TileShare tile_share(int panels, int strips, int t, int T) {
   return {int(share(panels, t, T)), int(share(panels, t + 1, T)), 0, strips};
 }
 
+// One of two pointers, of types that may differ.
+template <bool FIRST, class A, class B> INLINE auto either(A* a, B* b) {
+  if constexpr (FIRST) return a;
+  else return b;
+}
+
 // What a thread does next in OUTER: some strips over some k, with one panel after the other.
-struct OuterBlock {
-  const float *A, *B;
+template <class Left, class Right> struct OuterBlock {
+  const Left* A;
+  const Right* B;
   float* scratch;
   int k0, steps, strip, strips;
   bool pack_b;  // the panels have not been packed for these k yet
@@ -437,25 +470,29 @@ struct OuterBlock {
 };
 
 // The strips of a block with the panel whose COUNT columns start at panel p.
-template <class G, int COUNT, class EP> INLINE void outer_panel(OuterBlock block, int p, EP ep) {
+template <class G, int COUNT, class Left, class Right, class EP>
+INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
   constexpr int MR = G::plan.rows, NV = pieces(COUNT, LANES), REST = G::M % MR;
   constexpr bool MASKED = !G::plan.pack_b && COUNT % LANES != 0;
-  constexpr int LAST = COUNT % LANES, ROW = G::plan.pack_a ? 1 : G::AM, AM = MR > 8 ? ROW : 0;
-  constexpr i64 STEP = G::plan.pack_a ? MR : G::AK, B_STEP = G::plan.pack_b ? NV * LANES : G::BK;
+  constexpr bool ROWS_A = G::plan.rows_a;
+  constexpr int ROW = ROWS_A ? G::ROW_A : G::plan.pack_a ? 1 : G::AM;
+  constexpr int LAST = COUNT % LANES, AM = MR > 8 ? ROW : 0;
+  constexpr i64 STEP = ROWS_A ? 1 : G::plan.pack_a ? MR : G::AK;
+  constexpr i64 B_STEP = G::plan.pack_b ? NV * LANES : G::BK;
   alignas(64) float finished[MR * NV * LANES];
   const int n0 = p * G::WIDTH, k0 = block.k0;
-  const float* panel = block.B + i64(n0) * G::BN + i64(k0) * G::BK;
-  if constexpr (G::plan.pack_b) {
-    float* packed = block.scratch + G::at_b + (G::one_block ? 0 : p * G::PANEL);
-    if (block.pack_b) 
-      pack_panel<contiguous(G::BK, G::BN)>(panel, G::BK, G::BN, packed, block.steps, NV * LANES,
+  const Right* lies = block.B + i64(n0) * G::BN + i64(k0) * G::BK;
+  float* packed = block.scratch + G::at_b + (G::one_block ? 0 : p * G::PANEL);
+  if constexpr (G::plan.pack_b)
+    if (block.pack_b)
+      pack_panel<contiguous(G::BK, G::BN)>(lies, G::BK, G::BN, packed, block.steps, NV * LANES,
                                            COUNT);
-    panel = packed;
-  }
+  const auto* panel = either<G::plan.pack_b>((const float*)packed, lies);
   for (int s = block.strip; s < block.strips; s++) {
     const int m = s * MR;
-    const float* a = G::plan.pack_a ? block.scratch + i64(s - block.strip) * MR * block.steps
-                                    : block.A + i64(m) * G::AM + i64(k0) * G::AK;
+    const i64 here = i64(s - block.strip) * MR * (ROWS_A ? G::ROW_A : block.steps);
+    const float* a = either<G::plan.pack_a>((const float*)block.scratch + here,
+                                            block.A + i64(m) * G::AM + i64(k0) * G::AK);
     float *sums = nullptr, *tile = finished;
     if constexpr (G::plan.block_k < G::K) {
       float* waiting = block.scratch + G::at_sums + (i64(p) * G::STRIPS + s) * G::TILE;
@@ -478,8 +515,8 @@ template <class G, int COUNT, class EP> INLINE void outer_panel(OuterBlock block
   }
 }
 
-template <class G, class EP>
-INLINE void gemm_outer(const float* A, const float* B, float* scratch, int t, int T, EP ep,
+template <class G, class Left, class Right, class EP>
+INLINE void gemm_outer(const Left* A, const Right* B, float* scratch, int t, int T, EP ep,
                        Ahead ahead) {
   constexpr int MR = G::plan.rows, FULL = G::N / G::WIDTH, LEFT = G::N % G::WIDTH;
   const TileShare mine = tile_share(G::PANELS, G::STRIPS, t, T);
@@ -487,10 +524,13 @@ INLINE void gemm_outer(const float* A, const float* B, float* scratch, int t, in
     const int steps = smaller(G::plan.block_k, G::K - k0);
     for (int s = mine.strip; s < mine.strips; s += G::plan.block_strips) {
       const int end = smaller(mine.strips, s + G::plan.block_strips);
-      const OuterBlock block{A, B, scratch, k0, steps, s, end, s == mine.strip, ahead};
-      if constexpr (G::plan.pack_a)
-        pack_strips<MR, G::AM == 1>(A + i64(s) * MR * G::AM + i64(k0) * G::AK, G::AM, G::AK,
-                                    scratch, smaller(end * MR, G::M) - s * MR, steps);
+      const OuterBlock<Left, Right> block{A, B, scratch, k0, steps, s, end, s == mine.strip, ahead};
+      const Left* from = A + i64(s) * MR * G::AM + i64(k0) * G::AK;
+      const int rows = smaller(end * MR, G::M) - s * MR;
+      if constexpr (G::plan.rows_a)
+        pack_rows(from, G::AM, scratch, G::ROW_A, rows, steps);
+      else if constexpr (G::plan.pack_a)
+        pack_strips<MR, G::AM == 1>(from, G::AM, G::AK, scratch, rows, steps);
       if constexpr (FULL > 0)
         for (int p = mine.panel; p < smaller(mine.panels, FULL); p++)
           outer_panel<G, G::WIDTH>(block, p, ep);
@@ -501,8 +541,8 @@ INLINE void gemm_outer(const float* A, const float* B, float* scratch, int t, in
 }
 
 // COUNT columns in groups of NC dot products, what is left over in groups of half as many.
-template <class G, int MR, int NC, int COUNT>
-INLINE void dots_columns(const float* A, i64 AM, const float* B, float* tile, int width) {
+template <class G, int MR, int NC, int COUNT, class Left, class Right>
+INLINE void dots_columns(const Left* A, i64 AM, const Right* B, float* tile, int width) {
   constexpr int WHOLE = COUNT / NC * NC;
   ROLLED for (int j = 0; j < WHOLE; j += NC)
     dots_tile<MR, NC>(A, AM, B + i64(j) * G::BN, G::BN, G::K, tile + j, width);
@@ -511,12 +551,13 @@ INLINE void dots_columns(const float* A, i64 AM, const float* B, float* tile, in
 }
 
 // Columns [n0, n0 + COUNT) of `rows` rows (all of a strip or the last ones) by dot products.
-template <class G, int COUNT, class EP>
-INLINE void dots_block(const float* A, const float* B, int m, int n0, EP ep) {
+template <class G, int COUNT, class Left, class Right, class EP>
+INLINE void dots_block(const Left* A, const Right* B, int m, int n0, EP ep) {
   constexpr int MR = G::plan.rows, REST = G::M % MR, WIDTH = round_lanes(COUNT);
   constexpr i64 AM = G::plan.pack_a ? G::K : G::AM;
   alignas(64) float tile[MR * WIDTH];
-  const float *a = A + m * AM, *b = B + i64(n0) * G::BN;
+  const Left* a = A + m * AM;
+  const Right* b = B + i64(n0) * G::BN;
   const int rows = REST == 0 ? MR : smaller(MR, G::M - m);
   if (rows == MR) dots_columns<G, MR, G::plan.vectors, COUNT>(a, AM, b, tile, WIDTH);
   else if constexpr (REST != 0)
@@ -524,17 +565,15 @@ INLINE void dots_block(const float* A, const float* B, int m, int n0, EP ep) {
   ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, tile + i * WIDTH);
 }
 
-template <class G, class EP>
-INLINE void gemm_dots(const float* A, const float* B, float* scratch, int t, int T, EP ep) {
+template <class G, class Left, class Right, class EP>
+INLINE void gemm_dots(const Left* A, const Right* B, float* scratch, int t, int T, EP ep) {
   constexpr int WIDTH = smaller(G::N, 4 * LANES), FULL = G::N / WIDTH, LEFT = G::N % WIDTH;
   constexpr int BLOCKS = FULL + (LEFT != 0);
-  const float* a = A;
-  if constexpr (G::plan.pack_a) {
+  if constexpr (G::plan.pack_a)
     for (int m = 0; m < G::M; m++)
       for (int k = 0; k < G::K; k++)
-        scratch[i64(m) * G::K + k] = A[i64(m) * G::AM + i64(k) * G::AK];
-    a = scratch;
-  }
+        scratch[i64(m) * G::K + k] = widened(A[i64(m) * G::AM + i64(k) * G::AK]);
+  const auto* a = either<G::plan.pack_a>((const float*)scratch, A);
   // One flat list of blocks and strips, so that every thread count divides it well; the strips
   // of one block of B come one after the other.
   const int jobs = BLOCKS * G::STRIPS, end = int(share(jobs, t + 1, T));
@@ -546,24 +585,22 @@ INLINE void gemm_dots(const float* A, const float* B, float* scratch, int t, int
 }
 
 // One square of C, from row m and column n0 on.
-template <class G, int COLUMNS, class EP>
-INLINE void turned_square(const float* A, i64 AK, const float* B, int m, int n0, EP ep) {
+template <class G, int COLUMNS, class Number, class EP>
+INLINE void turned_square(const float* A, i64 AK, const Number* B, int m, int n0, EP ep) {
   alignas(64) float tile[LANES * LANES];
   const int rows = smaller(LANES, G::M - m);
   turned_tile<G::BN, COLUMNS>(A + m, AK, rows, B + i64(n0) * G::BN, G::BK, G::K, tile);
   ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COLUMNS, tile + i * LANES);
 }
 
-template <class G, class EP>
-INLINE void gemm_turned(const float* A, const float* B, float* scratch, int t, int T, EP ep) {
+template <class G, class Left, class Right, class EP>
+INLINE void gemm_turned(const Left* A, const Right* B, float* scratch, int t, int T, EP ep) {
   constexpr int FULL = G::N / LANES, LEFT = G::N % LANES, COLUMNS = FULL + (LEFT != 0);
   constexpr int ROWS = round_lanes(G::M);
   constexpr i64 STEP = G::plan.pack_a ? ROWS : G::AK;
-  const float* a = A;
-  if constexpr (G::plan.pack_a) {
+  if constexpr (G::plan.pack_a)
     pack_panel<contiguous(G::AK, G::AM)>(A, G::AK, G::AM, scratch, G::K, ROWS, G::M);
-    a = scratch;
-  }
+  const float* a = either<G::plan.pack_a>((const float*)scratch, A);
   const int jobs = COLUMNS * G::STRIPS, end = int(share(jobs, t + 1, T));
   for (int job = int(share(jobs, t, T)); job < end; job++) {
     const int n0 = job / G::STRIPS * LANES, m = job % G::STRIPS * LANES;
@@ -574,8 +611,8 @@ INLINE void gemm_turned(const float* A, const float* B, float* scratch, int t, i
 
 // ------------------------------------------------------------------------------------ entry points
 
-template <class G, class EP>
-INLINE void gemm_rows(const float* A, const float* B, float* scratch, int t, int T, EP ep,
+template <class G, class Left, class Right, class EP>
+INLINE void gemm_rows(const Left* A, const Right* B, float* scratch, int t, int T, EP ep,
                       Ahead ahead) {
   if constexpr (G::plan.kind == OUTER) gemm_outer<G>(A, B, scratch, t, T, ep, ahead);
   else if constexpr (G::plan.kind == DOTS) gemm_dots<G>(A, B, scratch, t, T, ep);
@@ -584,8 +621,8 @@ INLINE void gemm_rows(const float* A, const float* B, float* scratch, int t, int
 
 // `ahead`: the array that the epilogue writes, if its rows are contiguous along n. Worth naming
 // for results that are not in L2 any more.
-template <class G, class EP>
-INLINE void gemm(const float* A, const float* B, float* scratch, int t, int T, EP ep,
+template <class G, class Left, class Right, class EP>
+INLINE void gemm(const Left* A, const Right* B, float* scratch, int t, int T, EP ep,
                  Ahead ahead = {}) {
   if constexpr (G::column) {
     gemm_rows<G>(B, A, scratch, t, T, [&](int, int m0, int count, const float* row) INLINE_CALL {

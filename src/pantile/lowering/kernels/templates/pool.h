@@ -3,7 +3,7 @@
 //   x [n][h][w][c]   ->   y [n][oh][ow][c]        windows KH x KW, SH x SW apart
 //
 // The places of the maxima are not kept: the gradient finds them again from x, which it has anyway.
-// As in torch a NaN is a maximum, and the first of equal values is.
+// As in torch a NaN is a maximum, and the first of equal values is. Images may be of 16 bits.
 
 #pragma once
 
@@ -23,17 +23,17 @@ struct Pool {
 constexpr int POOL_BLOCK = 64;  // channels at a time: what fits into registers
 
 // The largest values of a window in `best`, the numbers of their taps in `place`.
-template <class P, int COUNT>
-INLINE void pool_window(const float* x, int oh, int ow, float* best, int* place) {
+template <class P, int COUNT, class Number>
+INLINE void pool_window(const Number* x, int oh, int ow, float* best, int* place) {
   for (int j = 0; j < COUNT; j++) best[j] = -__builtin_inff(), place[j] = -1;
   UNROLLED for (int kh = 0; kh < P::KH; kh++) UNROLLED for (int kw = 0; kw < P::KW; kw++) {
     const int h = oh * P::SH - P::PH + kh * P::DH, w = ow * P::SW - P::PW + kw * P::DW;
     if (P::over && ((unsigned)h >= (unsigned)P::H || (unsigned)w >= (unsigned)P::W))
       continue;
-    const float* from = x + (i64)h * P::XH + (i64)w * P::XW;
+    const Number* from = x + (i64)h * P::XH + (i64)w * P::XW;
     const int tap = kh * P::KW + kw;
     LANEWISE for (int j = 0; j < COUNT; j++) {
-      const float value = from[j], old = best[j];
+      const float value = widened(from[j]), old = best[j];
       const bool larger = !(value <= old);  // also a NaN; one that is there stays
       const bool first = place[j] < 0;
       const bool taken = larger | first;
@@ -51,8 +51,8 @@ INLINE void pool_blocks(Body body) {
   if constexpr (LAST != 0) body.template operator()<LAST>(C - LAST);
 }
 
-template <class P, class Ep>
-INLINE void max_pool(const float* x, int t, int T, Ep ep) {
+template <class P, class Number, class Ep>
+INLINE void max_pool(const Number* x, int t, int T, Ep ep) {
   for (i64 row = share(P::N * P::OH, t, T); row < share(P::N * P::OH, t + 1, T); row++) {
     const int n = row / P::OH, oh = row % P::OH;
     for (int ow = 0; ow < P::OW; ow++)
@@ -66,8 +66,8 @@ INLINE void max_pool(const float* x, int t, int T, Ep ep) {
 }
 
 // Windows that do not overlap: each is looked at once, and gives all its pixels.
-template <class P, class Ep>
-INLINE void max_pool_input_apart(const float* dy, const float* x, int t, int T, Ep ep) {
+template <class P, class Given, class Number, class Ep>
+INLINE void max_pool_input_apart(const Given* dy, const Number* x, int t, int T, Ep ep) {
   constexpr int ROWS = (P::H + P::SH - 1) / P::SH, COLUMNS = (P::W + P::SW - 1) / P::SW;
   for (i64 row = share(P::N * ROWS, t, T); row < share(P::N * ROWS, t + 1, T); row++) {
     const int n = row / ROWS, oh = row % ROWS;
@@ -78,8 +78,8 @@ INLINE void max_pool_input_apart(const float* dy, const float* x, int t, int T, 
         const bool inside = oh < P::OH && ow < P::OW;
         if (inside) {
           pool_window<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, best, place);
-          const float* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
-          LANEWISE for (int j = 0; j < COUNT; j++) best[j] = from[j];
+          const Given* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
+          LANEWISE for (int j = 0; j < COUNT; j++) best[j] = widened(from[j]);
         }
         for (int kh = 0; kh < P::SH && oh * P::SH + kh < P::H; kh++)
           for (int kw = 0; kw < P::SW && ow * P::SW + kw < P::W; kw++) {
@@ -93,8 +93,8 @@ INLINE void max_pool_input_apart(const float* dy, const float* x, int t, int T, 
 }
 
 // Windows that overlap: each pixel asks all windows it is in.
-template <class P, class Ep>
-INLINE void max_pool_input_any(const float* dy, const float* x, int t, int T, Ep ep) {
+template <class P, class Given, class Number, class Ep>
+INLINE void max_pool_input_any(const Given* dy, const Number* x, int t, int T, Ep ep) {
   for (i64 row = share(P::N * P::H, t, T); row < share(P::N * P::H, t + 1, T); row++) {
     const int n = row / P::H, h = row % P::H;
     for (int w = 0; w < P::W; w++)
@@ -108,17 +108,18 @@ INLINE void max_pool_input_any(const float* dy, const float* x, int t, int T, Ep
           const int oh = down / P::SH, ow = across / P::SW;
           if (oh >= P::OH || ow >= P::OW) continue;
           pool_window<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, best, place);
-          const float* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
+          const Given* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
           const int tap = kh * P::KW + kw;
-          LANEWISE for (int j = 0; j < COUNT; j++) sum[j] += place[j] == tap ? from[j] : 0.f;
+          LANEWISE for (int j = 0; j < COUNT; j++)
+            sum[j] += place[j] == tap ? widened(from[j]) : 0.f;
         }
         ep(n, h, w, c, COUNT, sum);
       });
   }
 }
 
-template <class P, class Ep>
-INLINE void max_pool_input(const float* dy, const float* x, int t, int T, Ep ep) {
+template <class P, class Given, class Number, class Ep>
+INLINE void max_pool_input(const Given* dy, const Number* x, int t, int T, Ep ep) {
   if constexpr (P::apart) max_pool_input_apart<P>(dy, x, t, T, ep);
   else max_pool_input_any<P>(dy, x, t, T, ep);
 }

@@ -13,6 +13,8 @@ int aoti_torch_delete_tensor_object(void* tensor);
 i32 aoti_torch_device_type_cpu();
 i32 aoti_torch_dtype_float32();
 i32 aoti_torch_dtype_float64();
+i32 aoti_torch_dtype_bfloat16();
+i32 aoti_torch_dtype_float16();
 i32 aoti_torch_dtype_int64();
 i32 aoti_torch_dtype_int32();
 i32 aoti_torch_dtype_int16();

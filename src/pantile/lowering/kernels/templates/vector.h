@@ -36,5 +36,8 @@ INLINE vec load(const float* from) { return *(const loose_vec*)from; }
 INLINE void store(float* to, vec value) { *(loose_vec*)to = value; }
 INLINE vec spread(float value) { return vec{} + value; }
 
+// What is computed with, for what lies in memory; halves.h has those of 16 bits.
+INLINE float widened(float value) { return value; }
+
 // The part of `count` things that thread t of T does: [share(count, t, T), share(count, t + 1, T)).
 INLINE i64 share(i64 count, int t, int T) { return count * t / T; }
