@@ -18,7 +18,7 @@ def main() -> None:
         accelerator="ipu",
         devices=2,
         strategy=strategy,
-        gradient_clip_val=1.0,
+        accumulate_grad_batches=2,
         max_epochs=1,
         logger=False,
         enable_checkpointing=False,

@@ -31,7 +31,7 @@ def run(
         ("pipelining", ["32 calls made 64 updates"]),
         ("gan", ["draws numbers around 3", "after 256 updates"]),
         ("resume", ["the same weights"]),
-        ("reports", ["split steps because of gradient_clip_val=1.0", "training: "]),
+        ("reports", ["split steps because of accumulate_grad_batches=2", "training: "]),
     ],
 )
 def test_an_example_does_what_it_says(
