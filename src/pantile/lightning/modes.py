@@ -42,10 +42,15 @@ def reasons_to_split(strategy: Any, trainer: Any) -> list[str]:
     ]
 
 
+def _overrides(thing: Any, base: Any, hook: str) -> bool:
+    """Is the hook not the empty one of the base class?"""
+    return getattr(type(thing), hook, None) is not getattr(base, hook) or hook in vars(thing)
+
+
 def _of_module(namespace: Namespace, module: Any) -> Iterator[str]:
     base = namespace.find("core.module:LightningModule")
     for hook in _MODULE_HOOKS:
-        if getattr(type(module), hook) is not getattr(base, hook) or hook in vars(module):
+        if _overrides(module, base, hook):
             yield f"{type(module).__name__}.{hook}"
     if any(child._backward_hooks or child._backward_pre_hooks for child in module.modules()):
         yield "hooks on the backward of modules"
@@ -59,7 +64,7 @@ def _of_callbacks(namespace: Namespace, callbacks: Any) -> Iterator[str]:
         if not kind.__module__.startswith(_OWN_PACKAGES):
             hooks.append("on_train_batch_end")
         for hook in hooks:
-            if getattr(kind, hook, None) is not getattr(base, hook) or hook in vars(callback):
+            if _overrides(callback, base, hook):
                 yield f"{kind.__name__}.{hook}"
         if kind.__name__ in ("GradientAccumulationScheduler", "StochasticWeightAveraging"):
             yield kind.__name__
@@ -99,10 +104,7 @@ def observing(namespace: Namespace, callbacks: Any) -> tuple[Any, ...]:
     return tuple(
         callback
         for callback in callbacks
-        if any(
-            getattr(type(callback), hook, None) is not getattr(base, hook) or hook in vars(callback)
-            for hook in _GRADIENT_HOOKS
-        )
+        if any(_overrides(callback, base, hook) for hook in _GRADIENT_HOOKS)
     )
 
 

@@ -39,9 +39,8 @@ class HostTimeline:
 
     def note(self, lane: str, name: str, begin: float, end: float) -> None:
         """Keep a span; times are those of time.perf_counter()."""
-        if len(self._spans) < _MOST_SPANS:
-            start = begin - self._origin
-            self._spans.append({"lane": lane, "name": name, "start": start, "seconds": end - begin})
+        start = begin - self._origin
+        self._spans.append({"lane": lane, "name": name, "start": start, "seconds": end - begin})
 
     @contextmanager
     def call(self, times: StepTimes) -> Iterator[None]:
@@ -52,7 +51,8 @@ class HostTimeline:
             return
         self.note("calls", f"call {self._calls}", begin, time.perf_counter())
         self._calls += 1
-        for row in times.rows:
+        room = (_MOST_SPANS - len(self._spans)) // len(_PARTS)
+        for row in times.rows[: max(0, room)]:
             for part, (first, last) in zip(_PARTS, pairwise(row.times), strict=True):
                 self.note("micro-batches", part, first, last)
 

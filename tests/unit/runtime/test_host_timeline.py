@@ -85,6 +85,16 @@ def test_the_report_of_a_later_program_is_not_overwritten(tmp_path: Path) -> Non
     assert written["name"] == "Conv1d"
 
 
+def test_many_micro_batches_do_not_crowd_out_the_calls(tmp_path: Path) -> None:
+    model = poptorch.inferenceModel(nn.Linear(2, 2), profiled(tmp_path, iterations=600))
+    for _ in range(5):
+        model(torch.zeros(600, 2))
+    model.detachFromDevice()
+
+    assert len(spans(tmp_path / "inference", "calls")) == 5
+    assert len(spans(tmp_path / "inference", "micro-batches")) <= 5000
+
+
 def test_only_the_first_calls_are_kept(tmp_path: Path) -> None:
     model = poptorch.inferenceModel(nn.Linear(2, 2), profiled(tmp_path))
     for _ in range(520):

@@ -17,7 +17,7 @@ from math import prod
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.expressions import LOOKUPS, RULES, VIEWS
+from pantile.lowering.kernels.expressions import LOOKUPS, RULES, is_view
 from pantile.lowering.kernels.pointwise import COSTS, POINTWISE
 from pantile.lowering.kernels.types import shape_of
 
@@ -135,7 +135,7 @@ def _path(source: fx.Node, node: fx.Node) -> list[fx.Node] | None:
     """The views from a value to what is read, the value not included; None if there is no way."""
     path: list[fx.Node] = []
     while source is not node:
-        if source.op != "call_function" or source.target not in VIEWS:
+        if not is_view(source):
             return None
         path.insert(0, source)
         source = source.all_input_nodes[0]
@@ -148,7 +148,7 @@ def _readers(node: fx.Node) -> set[fx.Node]:
     ahead = list(node.users)
     while ahead:
         user = ahead.pop()
-        if user.target in VIEWS and user.op == "call_function":
+        if is_view(user):
             ahead += user.users
         else:
             found.add(user)
