@@ -253,3 +253,6 @@ def test_the_host_is_shown_with_what_was_measured_here(folder, report, open_page
     texts = rows.all_inner_texts()
     assert sum(text.startswith("micro-batches") for text in texts) == 16 * 3
     assert sum(text.startswith("calls") for text in texts) == 1
+    ran = tab.get_by_role("region", name="What ran on this machine").locator("tbody tr")
+    expect(ran).to_have_count(1)
+    expect(ran).to_contain_text("the reference engine was asked for")

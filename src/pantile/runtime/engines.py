@@ -58,14 +58,20 @@ class Engines:
     def _start_native(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> None:
         """A new program: make its engine; compile now if that is wanted before it has run."""
         if self._options.engine_name == "reference":
+            self._note_reference("the reference engine was asked for")
             return
         why = why_reference(self._options)
         if why is not None:
+            self._note_reference(why)
             logger.warning("the model runs on the reference engine: %s", why)
             return
         engine = self._native = self._native or self._new_engine()
         if self._options.cache_path is not None or engine.in_background:
             self._compile_natively(compiled, tensors, wait=not engine.in_background)
+
+    def _note_reference(self, why: str) -> None:
+        facts = {"lowering": "reference", "why": why}
+        self._compiler.progress.timeline.note_program("whole step", facts)
 
     def _new_update(self, optimizer: torch.optim.Optimizer, weights: Weights) -> Update:
         """What updates the weights, with the roundings and checks that are asked for."""

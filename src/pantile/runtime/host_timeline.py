@@ -3,6 +3,7 @@
     compile          phases of each compilation
     calls            calls of the executor, if a report was asked for
     micro-batches    input, compute and output of each, within the calls
+    programs         not a time, but what ran: who wrote the code of each program, and why
 
 Only the first calls are kept: a report shows what a call consists of, not how long training took.
 """
@@ -10,7 +11,7 @@ Only the first calls are kept: a report shows what a call consists of, not how l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -28,6 +29,7 @@ class HostTimeline:
     def __init__(self) -> None:
         self._origin = time.perf_counter()
         self._spans: list[dict[str, Any]] = []
+        self._programs: list[dict[str, Any]] = []
         self._calls = 0
         #: Set by a report: writes what is known now, and asks for the calls to be kept.
         self.publish: Callable[[], None] | None = None
@@ -41,6 +43,16 @@ class HostTimeline:
         """Keep a span; times are those of time.perf_counter()."""
         start = begin - self._origin
         self._spans.append({"lane": lane, "name": name, "start": start, "seconds": end - begin})
+
+    def note_program(self, part: str, facts: Mapping[str, Any]) -> None:
+        """Keep who wrote the code of a program: its lowering, and what was decided or refused."""
+        program = {"part": part, **facts}
+        if program not in self._programs:
+            self._programs.append(program)
+
+    def programs(self) -> list[dict[str, Any]]:
+        """All programs as plain data: part, lowering, and if known cpu, threads and why."""
+        return list(self._programs)
 
     @contextmanager
     def call(self, times: StepTimes) -> Iterator[None]:

@@ -148,5 +148,6 @@ def _host(progress: CompileProgress) -> dict[str, Any]:
         "machine": platform.machine(),
         "processors": os.cpu_count(),
         "compile_seconds": seconds,
+        "programs": progress.timeline.programs(),
         "spans": progress.timeline.spans(),
     }

@@ -67,6 +67,53 @@ def test_the_phases_of_compilation_follow_each_other(tmp_path: Path) -> None:
         assert one["start"] + one["seconds"] <= following["start"] + 1e-9
 
 
+def programs(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "report.json").read_text())["host"][
+        "programs"
+    ]
+    return found
+
+
+def test_the_report_says_that_our_kernels_ran(tmp_path: Path) -> None:
+    model = poptorch.inferenceModel(nn.Linear(4, 2), profiled(tmp_path).engine("native"))
+    model.compile(torch.zeros(1, 4))
+    model.detachFromDevice()
+
+    (program,) = programs(tmp_path / "inference")
+
+    assert program["part"] == "body" and program["lowering"] == "kernels"
+    assert program["threads"] >= 1 and "why" not in program
+
+
+class Product(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+
+def test_the_report_says_why_inductor_wrote_the_code(tmp_path: Path) -> None:
+    model = poptorch.inferenceModel(Product(), profiled(tmp_path).engine("native"))
+    model.compile(torch.zeros(4, 4, dtype=torch.float64))  # no rule of ours multiplies doubles
+    model.detachFromDevice()
+
+    (program,) = programs(tmp_path / "inference")
+
+    assert program["lowering"] == "inductor" and "float64" in program["why"]
+
+
+def test_the_report_says_why_the_reference_engine_ran(tmp_path: Path) -> None:
+    model = poptorch.inferenceModel(nn.Linear(4, 2), profiled(tmp_path).engine("reference"))
+    model(torch.zeros(1, 4))
+    model.detachFromDevice()
+
+    (program,) = programs(tmp_path / "inference")
+
+    assert program == {
+        "part": "whole step",
+        "lowering": "reference",
+        "why": "the reference engine was asked for",
+    }
+
+
 def test_a_script_that_just_ends_leaves_its_calls_in_the_report(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True, timeout=120)
 

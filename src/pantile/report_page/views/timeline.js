@@ -99,6 +99,26 @@ function hostChart(report) {
   });
 }
 
+const WRITERS = {
+  kernels: "our own kernels",
+  inductor: "PyTorch's Inductor",
+  reference: "the reference engine, op by op",
+};
+
+function programsTable(report) {
+  return smallTable(
+    "What ran on this machine",
+    [
+      { label: "Part", text: (program) => program.part },
+      { label: "Run by", text: (program) => WRITERS[program.lowering] || program.lowering },
+      { label: "Instructions", text: (program) => program.cpu || "" },
+      { label: "Threads", number: true, text: (program) => program.threads || "" },
+      { label: "Why", text: (program) => program.why || "" },
+    ],
+    report.host.programs,
+  );
+}
+
 // The Chrome trace event format, as pantile/machine/trace.py writes it; times are microseconds.
 function traceOf(report) {
   const events = [];
@@ -166,6 +186,7 @@ views.push({
       ),
       box,
       report.host.spans && report.host.spans.length > 0 && hostChart(report),
+      report.host.programs && report.host.programs.length > 0 && programsTable(report),
     ]);
     if (numbers.length) open(numbers[0][0]);
   },

@@ -177,6 +177,8 @@ class NativeEngine:
         if id(compiled) not in self._refused:
             self._refused.add(id(compiled))
             self._seen[id(compiled)] = compiled
+            facts = {"lowering": "reference", "why": why}
+            self._progress.timeline.note_program("whole step", facts)
             logger.warning("the model runs on the reference engine: %s", why)
 
     def _bind(
@@ -326,7 +328,10 @@ class _Job:
             entry, found = engine.cache().get_or_build(key, lambda: self._built(programs, key))
             logger.debug("executable %s: %s", key[:12], "found" if found else "compiled")
         engine._progress.phase("link", 95)
-        return NativeStep.load(programs, entry)
+        step = NativeStep.load(programs, entry)
+        for part, facts in step.decisions().items():
+            engine._progress.timeline.note_program(part, facts)
+        return step
 
     def _built(self, programs: StepPrograms, key: str) -> Entry:
         engine = self._engine
