@@ -81,5 +81,5 @@ def test_destroying_while_a_compilation_runs_is_harmless() -> None:
     pair.check(*batch(), calls=2)
 
     for future in pending:
-        assert future.cancelled() or future.result(timeout=250) is not None
+        assert future.result(timeout=250) is not None  # nobody takes it any more
     wait_for_compilation(pair.native)

@@ -149,8 +149,6 @@ class NativeEngine:
 
     def forget(self) -> None:
         """Drop everything that was compiled."""
-        for pending in self._pending.values():
-            pending.cancel()
         for table in (self._seen, self._steps, self._pending, self._bound):
             table.clear()
         self._refused.clear()
