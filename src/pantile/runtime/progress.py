@@ -5,6 +5,7 @@ Nothing is shown for a compilation that is over before anybody could have wonder
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,26 +23,32 @@ _CAPTURED = 30
 """The percentage a listener is told when the program is captured and not compiled yet."""
 
 
+class _Running(threading.local):
+    """The compilation of this thread: one may go on in the background while another begins."""
+
+    bar: Any = None
+    stretch: tuple[int, int] = (0, 100)
+    begun: tuple[str, float] | None = None
+
+
 class CompileProgress:
     """Shows named phases; remembers how long each took, and the latest compilation."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._bar: Any = None
+        self._running = _Running()
         #: Called with the percentage done, over capture and native compilation together.
         self.listener: Callable[[int], None] | None = None
-        self._stretch = (0, 100)
         self.timeline = HostTimeline()
-        self._begun: tuple[str, float] | None = None
         self.elapsed: timedelta | None = None
 
     @contextmanager
     def compiling(self, name: str, *, shown: bool = True, more: bool = False) -> Iterator[None]:
         """A compilation from here to the end of the scope; `more` adds to the latest one's time."""
-        begin = time.perf_counter()
+        running, begin = self._running, time.perf_counter()
         before = self.elapsed if more and self.elapsed is not None else timedelta()
-        self._stretch = (_CAPTURED, 100) if more else (0, _CAPTURED)
-        self._bar = tqdm(
+        running.stretch = (_CAPTURED, 100) if more else (0, _CAPTURED)
+        running.bar = tqdm(
             total=100,
             desc=f"Graph compilation ({name})",
             delay=_SHOW_AFTER_SECONDS,
@@ -50,11 +57,11 @@ class CompileProgress:
         )
         try:
             yield
-            self._bar.update(100 - self._bar.n)
+            running.bar.update(100 - running.bar.n)
         finally:
             self._end_phase()
-            self._bar.close()
-            self._bar = None
+            running.bar.close()
+            running.bar = None
             self.elapsed = before + timedelta(seconds=time.perf_counter() - begin)
 
     def named_phase(self, name: str) -> None:
@@ -64,16 +71,18 @@ class CompileProgress:
     def phase(self, name: str, percent: int) -> None:
         """A phase begins, `percent` of the work being done."""
         self._end_phase()
-        self._begun = (name, time.perf_counter())
-        if self._bar is not None:
-            self._bar.set_postfix_str(name, refresh=False)
-            self._bar.update(max(0, percent - self._bar.n))
+        running = self._running
+        running.begun = (name, time.perf_counter())
+        if running.bar is not None:
+            running.bar.set_postfix_str(name, refresh=False)
+            running.bar.update(max(0, percent - running.bar.n))
         if self.listener is not None:
-            first, last = self._stretch
+            first, last = running.stretch
             self.listener(first + percent * (last - first) // 100)
 
     def _end_phase(self) -> None:
-        if self._begun is not None:
-            name, begin = self._begun
+        running = self._running
+        if running.begun is not None:
+            name, begin = running.begun
             self.timeline.note("compile", name, begin, time.perf_counter())
-            self._begun = None
+            running.begun = None
