@@ -13,10 +13,14 @@ from typing import Any
 import torch
 
 from pantile.lowering.kernels.bags import embedding_bag, embedding_bag_backward
+from pantile.lowering.kernels.edges import EDGES
+from pantile.lowering.kernels.encoders import ENCODERS
 from pantile.lowering.kernels.halves import in_single
+from pantile.lowering.kernels.pools import POOLS
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
 from pantile.lowering.kernels.sorting import SORTING
 from pantile.lowering.kernels.upsampling import upsampling
+from pantile.lowering.kernels.volumes import VOLUMES
 from pantile.lowering.retrace import inductor_table
 
 aten = torch.ops.aten
@@ -32,9 +36,8 @@ _KEPT = frozenset(
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table: Inductor's, and ours."""
     table = inductor_table(_KEPT)
-    table.update(_OWN)
-    table.update(upsampling())
-    table.update(SORTING)
+    for more in (_OWN, upsampling(), SORTING, EDGES, POOLS, VOLUMES, ENCODERS):
+        table.update(more)
     # An operator that there is only after Inductor was imported: not a name of a table above.
     table[torch.ops.prims.fma.default] = _multiply_add
     return in_single(table)
@@ -158,6 +161,11 @@ def _attention_backward(
     return to_query, to_key, to_value
 
 
+def _glu(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    value, gate = x.chunk(2, dim)
+    return value * torch.sigmoid(gate)
+
+
 def _empty(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], **how: Any) -> torch.Tensor:
     """Memory that is written later."""
     return torch.empty_strided(tuple(size), tuple(stride), dtype=how.get("dtype") or x.dtype)
@@ -199,6 +207,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.mean.default: _mean_all,
     aten.addcmul.default: _add_product,
     aten.addcdiv.default: _add_quotient,
+    aten.glu.default: _glu,
     aten.mkldnn_rnn_layer.default: lstm,
     aten.mkldnn_rnn_layer_backward.default: lstm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,

@@ -17,7 +17,7 @@ from torch import fx
 from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.convolutions import simplify_convolution
 from pantile.lowering.kernels.expressions import ALIASES, VIEWS
-from pantile.lowering.kernels.nodes import as_type_of, new_node
+from pantile.lowering.kernels.nodes import as_type_of, new_node, reshaped
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.types import computed
 
@@ -65,13 +65,27 @@ def _window(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tuple(x) * 2 if len(x) == 1 else tuple(x) for x in defaults)
 
 
+def _image(graph: fx.Graph, value: Any) -> fx.Node:
+    """An image of a batch; one that stands alone becomes a batch of one."""
+    assert isinstance(value, fx.Node)
+    shape = value.meta["val"].shape
+    return value if len(shape) == 4 else reshaped(graph, value, (1, *shape))
+
+
+def _pooled(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: torch.Tensor) -> fx.Node:
+    """Images as they are, or the one of a batch of one."""
+    if like.dim() == 4:
+        return new_node(graph, target, args, like)
+    return reshaped(graph, new_node(graph, target, args, like.unsqueeze(0)), like.shape)
+
+
 def _pool_values(graph: fx.Graph, node: fx.Node) -> None:
     source, *window = node.args
     for user in list(node.users):
         if user.target is operator.getitem and user.args[1] == 0:
             with graph.inserting_before(node):
-                args = (source, _window(tuple(window)))
-                values = new_node(graph, own.max_pool, args, user.meta["val"])
+                args = (_image(graph, source), _window(tuple(window)))
+                values = _pooled(graph, own.max_pool, args, user.meta["val"])
             user.replace_all_uses_with(values)
             graph.erase_node(user)
 
@@ -80,8 +94,9 @@ def _pool_gradient(graph: fx.Graph, node: fx.Node) -> None:
     gradient, source, *window, places = node.args
     assert isinstance(places, fx.Node)
     with graph.inserting_before(node):
-        args = (gradient, source, _window(tuple(window)))
-        result = new_node(graph, own.max_pool_input, args, node.meta["val"])
+        images = (_image(graph, gradient), _image(graph, source))
+        args = (*images, _window(tuple(window)))
+        result = _pooled(graph, own.max_pool_input, args, node.meta["val"])
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 
@@ -102,8 +117,8 @@ def _pool_means(graph: fx.Graph, node: fx.Node) -> None:
     target = own.avg_pool_input if backward else own.avg_pool
     flat = tuple(number for pair in args[0] for number in pair)
     with graph.inserting_before(node):
-        args = (node.args[0], flat, *args[1:])
-        result = new_node(graph, target, args, node.meta["val"])
+        args = (_image(graph, node.args[0]), flat, *args[1:])
+        result = _pooled(graph, target, args, node.meta["val"])
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 

@@ -69,7 +69,7 @@ def _dims(node: fx.Node) -> tuple[list[int], bool]:
     named = dict(zip(("dim", "keepdim"), node.args[1:], strict=False)) | dict(node.kwargs)
     given: Any = named.get("dim")
     given = [given] if isinstance(given, int) else given
-    dims = [dim % rank for dim in given] if given else list(range(rank))
+    dims = [dim % rank for dim in given] if given and rank else list(range(rank))
     return dims, bool(named.get("keepdim", False)) and node.target is not aten.sum.default
 
 
