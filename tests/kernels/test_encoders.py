@@ -81,6 +81,37 @@ def test_gradients_of_shrinking_and_of_borders_are_those_of_torch() -> None:
     )
 
 
+def test_gradients_of_products_with_zeros_are_those_of_torch() -> None:
+    from pantile.ops.eager_kernels import prod_backward
+
+    x = torch.randn(4, 5)
+    x[1, 2] = x[2, 0] = x[2, 4] = 0  # one zero in a row, and two
+    back = prod_backward._opoverload
+
+    def gradient(dim: int | None, keep: bool) -> Case:
+        shape = torch.ones(4, 5).sum(dim, keepdim=keep).shape if dim is not None else ()
+        return Case(f"{dim}", lambda g, x: back(g, x, dim, keep), (torch.randn(shape), x))
+
+    check([gradient(None, False), gradient(1, False), gradient(0, True), gradient(-1, True)])
+
+
+def test_diagonals_windows_and_sums_of_products_are_those_of_torch() -> None:
+    x = torch.randn(3, 5, 4)
+    a, b = torch.randn(3, 2, 4), torch.randn(3, 4, 6)
+
+    check(
+        [
+            Case("diagonal", lambda x: x.diagonal(1, 2, 0) * 2, (x,)),
+            Case("below", lambda x: x.diagonal(-2, 1, 2) + 1, (x,)),
+            Case("main", lambda x: torch.diagonal(x[0]).sin(), (x,)),
+            Case("first", lambda x: x.diagonal(0, 0, 1) + 0, (x,)),
+            Case("windows", lambda x: x.unfold(1, 3, 2) * 2, (x,)),
+            Case("windows of the last", lambda x: x.unfold(-1, 2, 1).sum(-1), (x,)),
+            Case("products", lambda y, a, b: torch.addbmm(y, a, b), (torch.randn(2, 6), a, b)),
+        ]
+    )
+
+
 def test_a_bilinear_form_is_that_of_torch() -> None:
     a, b, w, bias = (torch.randn(size) for size in ((4, 3), (4, 5), (6, 3, 5), (6,)))
 

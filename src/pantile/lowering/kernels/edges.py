@@ -1,4 +1,4 @@
-"""Gradients that torch has a kernel for and no formula: of shrinking, and of repeated borders."""
+"""What torch has kernels for and no formulas: gradients of borders and products, and some sums."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from pantile.ops import eager_kernels
 
 aten = torch.ops.aten
 
@@ -60,6 +62,31 @@ def _trilinear(
     return product.sum(list(sumdim)) if sumdim else product
 
 
+def _prod_backward(
+    gradient: torch.Tensor, x: torch.Tensor, dim: int | None, keepdim: bool
+) -> torch.Tensor:
+    """The product of all others: of a lone zero that of the rest, of one of several nothing."""
+    dims = list(range(x.dim())) if dim is None else [dim % x.dim()] if x.dim() else []
+    empty = x == 0
+    others = torch.where(empty, 1.0, x)
+    zeros = empty.to(torch.int32)
+    for one in dims:
+        others, zeros = others.prod(one, keepdim=True), zeros.sum(one, keepdim=True)
+    if dim is not None and not keepdim and dims:
+        gradient = gradient.unsqueeze(dims[0])
+    plain = gradient * others / torch.where(empty, 1.0, x)
+    alone = torch.where(zeros == 1, gradient * others, 0.0)
+    return torch.where(zeros == 0, plain, torch.where(empty, alone, 0.0))
+
+
+def _addbmm(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """A sum of products is one product of all side by side."""
+    rows, columns = a.transpose(0, 1).flatten(1), b.flatten(0, 1)
+    return torch.addmm(x, rows, columns, beta=beta, alpha=alpha)
+
+
 EDGES: dict[Any, Callable[..., Any]] = {
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
@@ -67,4 +94,6 @@ EDGES: dict[Any, Callable[..., Any]] = {
     aten.replication_pad2d_backward.default: _replication_pad_backward,
     aten.replication_pad3d_backward.default: _replication_pad_backward,
     aten._trilinear.default: _trilinear,
+    aten.addbmm.default: _addbmm,
+    eager_kernels.prod_backward._opoverload: _prod_backward,
 }

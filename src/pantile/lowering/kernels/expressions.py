@@ -119,6 +119,31 @@ def _select(trace: Trace, node: fx.Node, index: Index) -> str:
     return trace.value(source, (*index[:dim], Affine(place % shape[dim]), *index[dim:]))
 
 
+def _diagonal(trace: Trace, node: fx.Node, index: Index) -> str:
+    source = _source(node)
+    rank = len(shape_of(source))
+    defaults = {"offset": 0, "dim1": 0, "dim2": 1}
+    given: dict[str, Any] = dict(zip(defaults, node.args[1:], strict=False)) | dict(node.kwargs)
+    offset, first, second = (given.get(name, default) for name, default in defaults.items())
+    places = {
+        first % rank: index[-1] + max(0, -offset),
+        second % rank: index[-1] + max(0, offset),
+    }
+    rest = iter(index[:-1])
+    inner = [places[dim] if dim in places else next(rest) for dim in range(rank)]
+    return trace.value(source, inner)
+
+
+def _unfold(trace: Trace, node: fx.Node, index: Index) -> str:
+    """Windows of a dim, whose elements are in a dim of their own, the last."""
+    dim: Any = node.args[1]
+    step: Any = node.args[3]
+    inner = list(index[:-1])
+    inner[dim % max(1, len(inner))] *= step
+    inner[dim % max(1, len(inner))] += index[-1]
+    return trace.value(_source(node), inner)
+
+
 def _piece(trace: Trace, node: fx.Node, index: Index) -> str:
     """One of the results of unbind or split."""
     several, number = node.args
@@ -363,6 +388,8 @@ VIEWS: dict[Any, Rule] = {
     aten.expand.default: _expand,
     aten.slice.Tensor: _slice,
     aten.select.int: _select,
+    aten.diagonal.default: _diagonal,
+    aten.unfold.default: _unfold,
     aten.as_strided.default: _as_strided,
     aten.repeat.default: _repeat,
     operator.getitem: _piece,

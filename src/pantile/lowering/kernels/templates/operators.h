@@ -66,14 +66,25 @@ INLINE double op_round(double x) { return __builtin_rint(x); }
   INLINE float op_##name(float x) { return __builtin_##name##f(x); } \
   INLINE double op_##name(double x) { return __builtin_##name(x); }
 PANTILE_PLAIN(acos)
+PANTILE_PLAIN(acosh)
 PANTILE_PLAIN(asin)
+PANTILE_PLAIN(asinh)
 PANTILE_PLAIN(atan)
+PANTILE_PLAIN(atanh)
 PANTILE_PLAIN(cosh)
+PANTILE_PLAIN(erfc)
+PANTILE_PLAIN(lgamma)
+PANTILE_PLAIN(log10)
 PANTILE_PLAIN(sinh)
 PANTILE_PLAIN(tan)
 #undef PANTILE_PLAIN
-INLINE float op_atan2(float y, float x) { return __builtin_atan2f(y, x); }
-INLINE double op_atan2(double y, double x) { return __builtin_atan2(y, x); }
+#define PANTILE_PLAIN(name)                                                          \
+  INLINE float op_##name(float x, float y) { return __builtin_##name##f(x, y); }     \
+  INLINE double op_##name(double x, double y) { return __builtin_##name(x, y); }
+PANTILE_PLAIN(atan2)
+PANTILE_PLAIN(copysign)
+PANTILE_PLAIN(hypot)
+#undef PANTILE_PLAIN
 
 template <class T> INLINE T op_abs(T x) { return x < 0 ? -x : x; }
 INLINE float op_abs(float x) { return __builtin_fabsf(x); }
