@@ -11,6 +11,7 @@
   memory     peak memory of training steps
   growth     step time as D, G and R grow; capture as the graph grows
   peak       time of each kind of kernel, and how near they come to the core's limit; printed only
+  crowd      steps on two threads while another process takes one of the cores; printed only
 
 Results go to results.json, results.md and ratios-*.png|svg in the output folder. A run adds to the
 results of the run before, if machine, versions and engine are the same.
@@ -27,11 +28,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import child, peak, picture, report, results
+from benchmarks import child, crowd, peak, picture, report, results
 from benchmarks.peers import FAMILIES
 from benchmarks.selection import Selection
 from benchmarks.workloads import WORKLOADS
 
+_PRINTED = {"peak": (peak.show, ("W3", "W4")), "crowd": (crowd.show, ("W1b", "W4"))}
 _MODULES = {**{kind: kind for kind in results.KINDS}, "compile": "compile_time"}
 
 
@@ -70,7 +72,7 @@ def parsed(arguments: Sequence[str] | None = None) -> tuple[tuple[str, ...], Sel
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("kind", nargs="?", default="all", choices=[*results.KINDS, "all", "report", "peak"])
+    add("kind", nargs="?", default="all", choices=[*results.KINDS, "all", "report", *_PRINTED])
     add("--workloads", type=_listed(list(WORKLOADS)), help=f"of {', '.join(WORKLOADS)}")
     add("--peers", type=_listed(FAMILIES), default=FAMILIES, help=f"of {', '.join(FAMILIES)}")
     add("--threads", type=_counts, help="numbers of threads (1 and 2, as far as there are cores)")
@@ -81,7 +83,7 @@ def parsed(arguments: Sequence[str] | None = None) -> tuple[tuple[str, ...], Sel
     add("--output", type=Path, default=Path("build/benchmarks"), help="folder (build/benchmarks)")
     given = parser.parse_args(arguments)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    kinds = {"all": results.KINDS, "report": (), "peak": ("peak",)}.get(given.kind, (given.kind,))
+    kinds = {"all": results.KINDS, "report": ()}.get(given.kind, (given.kind,))
     return kinds, Selection(
         given.workloads,
         given.peers,
@@ -112,8 +114,9 @@ def measured(kinds: Sequence[str], selection: Selection, file: Path) -> dict[str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; the exit code is 1 if any engine's results differ from eager's."""
     kinds, selection = parsed(arguments)
-    if kinds == ("peak",):
-        peak.show(selection.workloads or ("W3", "W4"))
+    if len(kinds) == 1 and kinds[0] in _PRINTED:
+        show, usual = _PRINTED[kinds[0]]
+        show(selection.workloads or usual)
         return 0
     file = selection.output / "results.json"
     found = measured(kinds, selection, file) if kinds else results.read(file)
