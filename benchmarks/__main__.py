@@ -11,6 +11,7 @@
   memory     peak memory of training steps
   growth     step time as D, G and R grow; capture as the graph grows
   peak       time of each kind of kernel, and how near they come to the core's limit; printed only
+  halves     steps in bfloat16 and in float32, ours and eager's; printed only
   crowd      steps on two threads while another process takes one of the cores; printed only
 
 Results go to results.json, results.md and ratios-*.png|svg in the output folder. A run adds to the
@@ -28,12 +29,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import child, crowd, peak, picture, report, results
+from benchmarks import child, crowd, halves, peak, picture, report, results
 from benchmarks.peers import FAMILIES
 from benchmarks.selection import Selection
 from benchmarks.workloads import WORKLOADS
 
-_PRINTED = {"peak": (peak.show, ("W3", "W4")), "crowd": (crowd.show, ("W1b", "W4"))}
+_PRINTED = {
+    "peak": (peak.show, ("W3", "W4")),
+    "crowd": (crowd.show, ("W1b", "W4")),
+    "halves": (halves.show, ("W3",)),
+}
 _MODULES = {**{kind: kind for kind in results.KINDS}, "compile": "compile_time"}
 
 

@@ -55,12 +55,14 @@ class Workload:
     classes: int = 10
     dropout: float | None = None
     convolutions: bool = False
+    dtype: torch.dtype = torch.float32
 
     def model(self) -> nn.Module:
         """The network without its loss, in training mode, with the weights of seed 0."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.make() if self.dropout is None else self.make(dropout=self.dropout)
+            model = self.make() if self.dropout is None else self.make(dropout=self.dropout)
+        return model.to(self.dtype)
 
     def with_loss(self) -> models.WithLoss:
         """The network with its loss: what the torch engines train."""
@@ -73,7 +75,7 @@ class Workload:
         if self.words:
             x = torch.randint(0, self.words, shape, generator=draw)
         else:
-            x = torch.randn(shape, generator=draw)
+            x = torch.randn(shape, generator=draw).to(self.dtype)
         # A language model has a label at every place, a classifier one for each row.
         labelled = shape if self.classes == self.words else (self.rows,)
         return x, torch.randint(0, self.classes, labelled, generator=draw)

@@ -24,6 +24,9 @@ Case = tuple[Shape, str, str, str]
 
 CASES: list[Case] = [
     *((shape, order, "bf16", "bf16") for shape, order in itertools.product(SHAPES, ORDERS)),
+    *(((67, 65, 301), order, "bf16", "bf16") for order in ORDERS),
+    ((130, 200, 3001), "nn", "bf16", "bf16"),
+    ((130, 200, 3000), "nt", "bf16", "bf16"),
     ((67, 65, 300), "nn", "float", "bf16"),
     ((67, 65, 300), "tt", "fp16", "float"),
 ]
@@ -31,7 +34,8 @@ CASES: list[Case] = [
 
 def kernel(number: int, case: Case) -> str:
     shape, order, left, right = case
-    halves = ", ".join(str(kind != "float").lower() for kind in (left, right))
+    flags = (left != "float", right != "float", left == right == "bf16")
+    halves = ", ".join(str(flag).lower() for flag in flags)
     args = f"{arguments((shape, order))}, {halves}"
     text = KERNEL.format(i=number, args=args, N=shape[1])
     text = text.replace("const float* A", f"const {left}* A")
@@ -42,7 +46,7 @@ def kernel(number: int, case: Case) -> str:
 def program(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     source = "".join(kernel(number, case) for number, case in enumerate(CASES))
     folder = tmp_path_factory.mktemp("gemm-halves")
-    return compile_program(folder, ("math.h", "halves.h", "gemm.h"), source)
+    return compile_program(folder, ("math.h", "halves.h", "lanes.h", "pairs.h", "gemm.h"), source)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

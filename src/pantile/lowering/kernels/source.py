@@ -27,6 +27,8 @@ TEMPLATES = (
     "math.h",
     "halves.h",
     "operators.h",
+    "lanes.h",
+    "pairs.h",
     "gemm.h",
     "conv.h",
     "conv_forward.h",
@@ -115,11 +117,14 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
     """Templates that no kernel needs only cost time to compile."""
     words = {
         "halves.h": ("bf16", "fp16"),
+        "lanes.h": ("emm<",),
         "gemm.h": ("emm<",),
         "pool.h": ("Pool<",),
         "avg_pool.h": ("avg_pool",),
         "depthwise.h": ("depthwise",),
     }
+    if name == "pairs.h":
+        return all(_is_used(other, kernels) for other in ("gemm.h", "halves.h"))
     found = words.get(name, ("Conv<",) if name.startswith("conv") else ("",))
     return any(word in kernel for kernel in kernels for word in found)
 

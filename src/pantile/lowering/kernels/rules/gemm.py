@@ -83,8 +83,8 @@ class _Product:
         am, ak = reversed(a.strides) if turned else a.strides
         bk, bn = reversed(b.strides) if turned else b.strides
         m, n = (self.n, self.m) if turned else (self.m, self.n)
-        halves = "".join(f", {str(_is_half(x)).lower()}" for x in (a, b))
-        halves = halves if "true" in halves else ""
+        flags = [_is_half(a), _is_half(b), _is_bfloat16(a) and _is_bfloat16(b)]
+        halves = "".join(f", {str(flag).lower()}" for flag in flags) if any(flags) else ""
         gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}{halves}>"
         self.writer.need_scratch(f"{gemm}::scratch")
         ahead = _ahead(trace, stores, outer, lane)
@@ -156,6 +156,11 @@ class _Product:
 def _is_half(operand: Operand) -> bool:
     """Must it be widened?"""
     return operand.pointer.buffer.cpp in HALVES.values()
+
+
+def _is_bfloat16(operand: Operand) -> bool:
+    """Can its numbers be multiplied in pairs, where the CPU does that?"""
+    return operand.pointer.buffer.cpp == HALVES[torch.bfloat16]
 
 
 def _ahead(trace: Trace, stores: Sequence[Store], outer: Axis, lane: Axis) -> str:

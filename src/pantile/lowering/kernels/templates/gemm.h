@@ -19,71 +19,13 @@
 //
 // Operands of 16 bits (A16, B16; any type that `widened` and `load` know) become floats where they
 // are packed: A always is, row by row if its rows are contiguous; B is, or is widened at each load.
+// If both are bfloat16 (BF16), OUTER may take them in words of two instead (pairs.h): then a step
+// along k is a word.
 //
 // All three are chosen, with their tile sizes, by the estimates of `gemm_plan`. No sum depends on
 // how many threads share the work. K must be at least 1.
 
 #pragma once
-
-// Compiled once for all who call it; without `noclone`, gcc copies it for every caller's strides.
-#define SHARED static __attribute__((noinline, noclone))
-
-typedef int lane_mask __attribute__((vector_size(4 * LANES)));
-
-constexpr int pieces(i64 a, i64 b) { return (a + b - 1) / b; }
-constexpr int smaller(int a, int b) { return a < b ? a : b; }
-constexpr int round_lanes(int a) { return pieces(a, LANES) * LANES; }
-
-// The first `count` numbers at `from`, zeros after them; nothing beyond them is touched.
-INLINE vec load_first(const float* from, int count) {
-#if defined(__AVX512F__)
-  return __builtin_ia32_loadups512_mask(from, vec{}, (unsigned short)((1u << count) - 1));
-#else
-  vec value{};
-  for (int i = 0; i < count; i++) value[i] = from[i];
-  return value;
-#endif
-}
-
-// One step of a transposition: blocks of S lanes change places between two vectors.
-template <int S> INLINE void exchange(vec& a, vec& b) {
-  lane_mask low, high;
-  UNROLLED for (int j = 0; j < LANES; j++) {
-    low[j] = (j & S) ? LANES + j - S : j;
-    high[j] = (j & S) ? LANES + j : j + S;
-  }
-  const vec first = __builtin_shuffle(a, b, low), second = __builtin_shuffle(a, b, high);
-  a = first;
-  b = second;
-}
-
-template <int S> INLINE void transpose_from(vec (&rows)[LANES]) {
-  if constexpr (S < LANES) {
-    UNROLLED for (int i = 0; i < LANES; i++) if (!(i & S)) exchange<S>(rows[i], rows[i + S]);
-    transpose_from<2 * S>(rows);
-  }
-}
-
-// A square of LANES x LANES numbers, rows become columns.
-INLINE void transpose(vec (&rows)[LANES]) { transpose_from<1>(rows); }
-
-// Lane j of the result is the sum over all lanes of v[j]. COUNT is a power of two, at most LANES.
-template <int COUNT, int S = 1> INLINE vec lane_sums(vec* v) {
-  if constexpr (COUNT > 1) {
-    UNROLLED for (int i = 0; i < COUNT; i += 2) {
-      exchange<S>(v[i], v[i + 1]);
-      v[i / 2] = v[i] + v[i + 1];
-    }
-    return lane_sums<COUNT / 2, 2 * S>(v);
-  } else if constexpr (S < LANES) {
-    lane_mask other;
-    UNROLLED for (int j = 0; j < LANES; j++) other[j] = j ^ S;
-    v[0] += __builtin_shuffle(v[0], other);
-    return lane_sums<1, 2 * S>(v);
-  } else {
-    return v[0];
-  }
-}
 
 // ---------------------------------------------------------------------------------------- plan
 
@@ -97,6 +39,7 @@ struct GemmPlan {
   int block_k;          // OUTER: steps along k at a time; the sums wait in scratch in between
   int block_strips;     // OUTER: strips that go over all panels together, as many as L2 holds
   float cycles;         // the estimate by which the plan was chosen
+  bool pairs = false;   // OUTER: a step along k is a word of two bfloat16
 };
 
 // Cycles of one step along k: half of one for a multiply-add, 0.8 for a load, `line` for a vector
@@ -172,6 +115,24 @@ constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int B
   return best;
 }
 
+// Both operands as words of two numbers; what it costs to bring them there is twice as much a step.
+constexpr GemmPlan pairs_plan(int M, int N, int K, int AM, int AK, int BK, int BN) {
+  const int words = pieces(K, 2);
+  const bool in_place = AK == 1 && AM % 2 == 0 && K % 2 == 0;
+  GemmPlan best{};
+  best.cycles = 1e30f;
+  for (int vectors = 1; vectors <= smaller(pieces(N, LANES), REGISTERS / 2 - 1); vectors++)
+    for (int rows = 1; rows <= M && rows * vectors + vectors < REGISTERS; rows++) {
+      if (rows > 8 && rows != M && in_place && AM % 2048 == 0) continue;
+      GemmPlan plan = outer_candidate(M, N, words, AM / 2, AK, BK, BN, rows, vectors, true,
+                                      !in_place, false);
+      plan.cycles += float(words) * ((BN == 1 ? 0.06f : 0) * N + (in_place ? 0 : 0.2f * M));
+      if (plan.cycles < best.cycles) best = plan;
+    }
+  best.pairs = true;
+  return best;
+}
+
 // One step of `rows` times `columns` dot products; of long vectors, both sides come from L2.
 constexpr float dots_step(int rows, int columns, bool b_far, bool a_far, float widening) {
   const float lines = 1.5f * ((b_far ? columns : 0) + (a_far ? rows : 0));
@@ -207,20 +168,25 @@ constexpr GemmPlan turned_plan(int M, int N, int K, int AM, int AK, bool A16, bo
 }
 
 constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
-                             bool B16) {
+                             bool B16, bool BF16) {
   GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN, A16, B16);
   const GemmPlan turned = turned_plan(M, N, K, AM, AK, A16, B16);
   const GemmPlan dots = dots_plan(M, N, K, AK, A16, B16);
   if (turned.cycles < best.cycles) best = turned;
   if (BK == 1 && dots.cycles < best.cycles) best = dots;
+  if (BF16 && MULTIPLIES_PAIRS) {
+    const GemmPlan pairs = pairs_plan(M, N, K, AM, AK, BK, BN);
+    if (pairs.cycles < best.cycles) best = pairs;
+  }
   return best;
 }
 
 // Shape, strides, plan, and where things lie in the scratch of a thread.
-template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_, bool A16, bool B16>
+template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_, bool A16, bool B16, bool BF16>
 struct GemmParts {
   static constexpr int M = M_, N = N_, K = K_, AM = AM_, AK = AK_, BK = BK_, BN = BN_;
-  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16);
+  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16, BF16);
+  static constexpr int TERMS = plan.pairs ? 2 : 1, STEPS = pieces(K, TERMS);  // along k
   static constexpr int WIDTH = plan.vectors * LANES;  // of a panel of OUTER
   static constexpr int PANELS = pieces(N, WIDTH), STRIPS = pieces(M, plan.rows);
   static constexpr i64 TILE = i64(plan.rows) * WIDTH, PANEL = i64(plan.block_k) * WIDTH;
@@ -235,17 +201,19 @@ struct GemmParts {
                                                       : i64(round_lanes(M)) * K;
   static constexpr i64 at_b = plan.pack_a ? (floats_a + LANES - 1) / LANES * LANES : 0;
   static constexpr i64 at_sums = at_b + (plan.pack_b ? PANEL * (one_block ? 1 : PANELS) : 0);
-  static constexpr i64 scratch = at_sums + (plan.block_k < K ? PANELS * STRIPS * TILE : 0);
+  static constexpr i64 scratch = at_sums + (plan.block_k < STEPS ? PANELS * STRIPS * TILE : 0);
 };
 
 // A product, and `scratch`: the floats that each thread needs for it. A single column is computed
 // as a single row of the transposed product.
-template <int M, int N, int K, int AM, int AK, int BK, int BN, bool A16 = false, bool B16 = false>
-struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN, A16, B16> {
+template <int M, int N, int K, int AM, int AK, int BK, int BN, bool A16 = false, bool B16 = false,
+          bool BF16 = false>
+struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN, A16, B16, BF16> {
   static constexpr bool column = false;
 };
-template <int M, int K, int AM, int AK, int BK, int BN, bool A16, bool B16>
-struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16> : GemmParts<1, M, K, 1, BK, AK, AM, B16, A16> {
+template <int M, int K, int AM, int AK, int BK, int BN, bool A16, bool B16, bool BF16>
+struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16, BF16>
+    : GemmParts<1, M, K, 1, BK, AK, AM, B16, A16, BF16> {
   static constexpr bool column = true;
 };
 
@@ -253,8 +221,6 @@ struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16> : GemmParts<1, M, K, 1, BK, AK, A
 
 // to[k][width] = the columns n < count of B, zeros beyond. Where k is contiguous, squares of
 // numbers are transposed in registers.
-enum Contiguous { ALONG_N, ALONG_K, NOWHERE };
-
 template <Contiguous C, class Number>
 SHARED void pack_panel(const Number* B, i64 BK, i64 BN, float* to, int K, int width, int count) {
   if constexpr (C == ALONG_N) {
@@ -290,10 +256,6 @@ SHARED void pack_panel(const Number* B, i64 BK, i64 BN, float* to, int K, int wi
       for (int j = 0; j < width; j++)
         to[i64(k) * width + j] = j < count ? widened(B[k * BK + j * BN]) : 0;
   }
-}
-
-constexpr Contiguous contiguous(int BK, int BN) {
-  return BN == 1 ? ALONG_N : BK == 1 ? ALONG_K : NOWHERE;
 }
 
 // to[strip][k][ROWS] = the strips of `rows` rows of A, a few k at a time, so that the lines they
@@ -342,7 +304,7 @@ constexpr int LONGEST_SUM = 512;
 // `before` holds the sums of earlier k, if there are any. Strides are arguments, so that all
 // products share the few kinds of tiles; only many rows (AM != 0) need theirs known, for want of
 // registers to point at them.
-template <int MR, int NV, int AM, bool MASKED, class Number>
+template <int MR, int NV, int AM, bool MASKED, bool PAIRS, class Number>
 SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 BK, int K,
                        const float* before, float* tile, int last, Ahead ahead) {
   constexpr int U = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
@@ -354,17 +316,23 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 B
     UNROLLED for (int j = 0; j < NV; j++)
       b[j] = MASKED && j == NV - 1 ? load_first(B + LANES * j, last) : load(B + LANES * j);
     UNROLLED for (int i = 0; i < MR; i++) {
-      const vec a = spread((A + i * row)[at]);
-      UNROLLED for (int j = 0; j < NV; j++) into[i][j] += a * b[j];
+      if constexpr (PAIRS) {
+        const vec a = spread_pair(A + i * row + at);
+        UNROLLED for (int j = 0; j < NV; j++) into[i][j] = add_pairs(into[i][j], a, b[j]);
+      } else {
+        const vec a = spread((A + i * row)[at]);
+        UNROLLED for (int j = 0; j < NV; j++) into[i][j] += a * b[j];
+      }
     }
     at += AK;
     B += BK;
   };
   const bool spread_out = U == 1 && ahead.first && K >= 64;
-  const int piece = spread_out ? pieces(K, MR) : LONGEST_SUM;
+  constexpr int LONGEST = LONGEST_SUM / (PAIRS ? 2 : 1);
+  const int piece = spread_out ? pieces(K, MR) : LONGEST;
   int k = 0, fetched = spread_out ? 0 : MR;
   do {
-    const int until = smaller(K, k + LONGEST_SUM);
+    const int until = smaller(K, k + LONGEST);
     UNROLLED for (int u = 0; u < U; u++)
       UNROLLED for (int i = 0; i < MR; i++)
         UNROLLED for (int j = 0; j < NV; j++) sums[u][i][j] = vec{};
@@ -469,45 +437,55 @@ template <class Left, class Right> struct OuterBlock {
   Ahead ahead;
 };
 
+// How many numbers deep a block is.
+template <class G, class Left, class Right> INLINE int numbers_of(OuterBlock<Left, Right> block) {
+  return smaller(block.steps * G::TERMS, G::K - block.k0 * G::TERMS);
+}
+
 // The strips of a block with the panel whose COUNT columns start at panel p.
 template <class G, int COUNT, class Left, class Right, class EP>
 INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
   constexpr int MR = G::plan.rows, NV = pieces(COUNT, LANES), REST = G::M % MR;
   constexpr bool MASKED = !G::plan.pack_b && COUNT % LANES != 0;
-  constexpr bool ROWS_A = G::plan.rows_a;
-  constexpr int ROW = ROWS_A ? G::ROW_A : G::plan.pack_a ? 1 : G::AM;
+  constexpr bool ROWS_A = G::plan.rows_a, PAIRS = G::plan.pairs;
+  constexpr int ROW = ROWS_A ? G::ROW_A : G::plan.pack_a ? 1 : G::AM / G::TERMS;
   constexpr int LAST = COUNT % LANES, AM = MR > 8 ? ROW : 0;
   constexpr i64 STEP = ROWS_A ? 1 : G::plan.pack_a ? MR : G::AK;
   constexpr i64 B_STEP = G::plan.pack_b ? NV * LANES : G::BK;
   alignas(64) float finished[MR * NV * LANES];
   const int n0 = p * G::WIDTH, k0 = block.k0;
-  const Right* lies = block.B + i64(n0) * G::BN + i64(k0) * G::BK;
+  const i64 depth = i64(k0) * G::TERMS;
+  const Right* lies = block.B + i64(n0) * G::BN + depth * G::BK;
   float* packed = block.scratch + G::at_b + (G::one_block ? 0 : p * G::PANEL);
+  constexpr Contiguous SIDE = contiguous(G::BK, G::BN);
   if constexpr (G::plan.pack_b)
-    if (block.pack_b)
-      pack_panel<contiguous(G::BK, G::BN)>(lies, G::BK, G::BN, packed, block.steps, NV * LANES,
-                                           COUNT);
+    if (block.pack_b) {
+      if constexpr (PAIRS)
+        pack_pairs<SIDE>(lies, G::BK, G::BN, packed, numbers_of<G>(block), NV * LANES, COUNT);
+      else
+        pack_panel<SIDE>(lies, G::BK, G::BN, packed, block.steps, NV * LANES, COUNT);
+    }
   const auto* panel = either<G::plan.pack_b>((const float*)packed, lies);
   for (int s = block.strip; s < block.strips; s++) {
     const int m = s * MR;
     const i64 here = i64(s - block.strip) * MR * (ROWS_A ? G::ROW_A : block.steps);
-    const float* a = either<G::plan.pack_a>((const float*)block.scratch + here,
-                                            block.A + i64(m) * G::AM + i64(k0) * G::AK);
+    const Left* row = block.A + i64(m) * G::AM + depth * G::AK;
+    const float* a = G::plan.pack_a ? block.scratch + here : (const float*)row;
     float *sums = nullptr, *tile = finished;
-    if constexpr (G::plan.block_k < G::K) {
+    if constexpr (G::plan.block_k < G::STEPS) {
       float* waiting = block.scratch + G::at_sums + (i64(p) * G::STRIPS + s) * G::TILE;
       sums = k0 == 0 ? nullptr : waiting;
-      tile = k0 + block.steps == G::K ? finished : waiting;
+      tile = k0 + block.steps == G::STEPS ? finished : waiting;
     }
     const int rows = REST == 0 ? MR : smaller(MR, G::M - m);
     const bool fetch = block.ahead.first && tile == finished;
     const Ahead ahead{fetch ? block.ahead.first + m * block.ahead.row + n0 : nullptr,
                       block.ahead.row};
     if (rows == MR) {
-      outer_tile<MR, NV, AM, MASKED>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
+      outer_tile<MR, NV, AM, MASKED, PAIRS>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
                                      ahead);
     } else if constexpr (REST != 0) {
-      outer_tile<REST, NV, AM, MASKED>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
+      outer_tile<REST, NV, AM, MASKED, PAIRS>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
                                        ahead);
     }
     if (tile == finished)
@@ -520,14 +498,18 @@ INLINE void gemm_outer(const Left* A, const Right* B, float* scratch, int t, int
                        Ahead ahead) {
   constexpr int MR = G::plan.rows, FULL = G::N / G::WIDTH, LEFT = G::N % G::WIDTH;
   const TileShare mine = tile_share(G::PANELS, G::STRIPS, t, T);
-  for (int k0 = 0; k0 < G::K; k0 += G::plan.block_k) {
-    const int steps = smaller(G::plan.block_k, G::K - k0);
+  for (int k0 = 0; k0 < G::STEPS; k0 += G::plan.block_k) {
+    const int steps = smaller(G::plan.block_k, G::STEPS - k0);
     for (int s = mine.strip; s < mine.strips; s += G::plan.block_strips) {
       const int end = smaller(mine.strips, s + G::plan.block_strips);
       const OuterBlock<Left, Right> block{A, B, scratch, k0, steps, s, end, s == mine.strip, ahead};
-      const Left* from = A + i64(s) * MR * G::AM + i64(k0) * G::AK;
+      const Left* from = A + i64(s) * MR * G::AM + i64(k0) * G::TERMS * G::AK;
       const int rows = smaller(end * MR, G::M) - s * MR;
-      if constexpr (G::plan.rows_a)
+      if constexpr (G::plan.pairs && G::plan.rows_a)
+        pack_pair_rows(from, G::AM, scratch, G::ROW_A, rows, numbers_of<G>(block));
+      else if constexpr (G::plan.pairs && G::plan.pack_a)
+        pack_pair_strips<MR>(from, G::AM, G::AK, scratch, rows, numbers_of<G>(block));
+      else if constexpr (G::plan.rows_a)
         pack_rows(from, G::AM, scratch, G::ROW_A, rows, steps);
       else if constexpr (G::plan.pack_a)
         pack_strips<MR, G::AM == 1>(from, G::AM, G::AK, scratch, rows, steps);
