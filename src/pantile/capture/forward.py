@@ -29,6 +29,7 @@ from pantile.capture.fast_paths import fast_paths
 from pantile.capture.hints import Hint, check_overlap_marks, settled_hints
 from pantile.capture.loss import Seen, choose_loss
 from pantile.capture.module_state import ModuleState, check_overlap, exchanged
+from pantile.capture.own_metadata import own_metadata
 from pantile.capture.rebound import Attributes, check_constants, settle_state
 from pantile.capture.recorder import CaptureRecorder
 from pantile.capture.redirect import redirected
@@ -243,7 +244,7 @@ def capture(request: Request) -> Captured:
     with CAPTURE_LOCK:
         trace = _Trace(request)
         inputs = trace.inputs()
-        with explained(request.given), fx_traceback.preserve_node_meta():
+        with explained(request.given), own_metadata(), fx_traceback.preserve_node_meta():
             with trace.mode, _plain_state(), traces_of_users():
                 recorded = make_fx(
                     trace.run,
