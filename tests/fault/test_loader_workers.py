@@ -177,6 +177,8 @@ from pantile.data import AsynchronousDataAccessor, DataLoader
 from pantile.enums import DataLoaderMode, SharingStrategy
 from pantile.options import Options
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+
 if __name__ == "__main__":
 {body}
 """

@@ -83,6 +83,7 @@ model = poptorch.inferenceModel(
 x = torch.zeros(ITERATIONS, 256)
 model.compile(x)
 sent = []
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
 def interrupt():
     sent.append(time.perf_counter())
