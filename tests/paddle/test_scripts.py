@@ -186,6 +186,30 @@ def test_fluid_layers_keep_the_shapes_they_had() -> None:
         np.testing.assert_allclose(result, want, rtol=1e-6, atol=1e-6)
 
 
+def test_fluid_arithmetic_aligns_y_at_an_axis_and_takes_other_types() -> None:
+    with pantile.paddle.installed():
+        import paddle.fluid as fluid
+
+        x = fluid.data("x", [2, 3, 4])
+        y = fluid.data("y", [3])
+        half = fluid.layers.cast(x, "float16")
+        names = [
+            fluid.layers.elementwise_sub(x, y, axis=1, act="relu").name,
+            fluid.layers.elementwise_mul(half, fluid.layers.fill_constant([1], "float32", 8)).name,
+        ]
+    strategy = api.IpuStrategy()
+    strategy.set_graph_config(is_training=False)
+    rng = np.random.default_rng(4)
+    feed = {"x": rng.integers(-4, 5, (2, 3, 4)) / 4.0, "y": rng.integers(-4, 5, (3,)) / 4.0}
+    feed = {name: array.astype("float32") for name, array in feed.items()}
+
+    program = paddle.static.default_main_program()
+    aligned, scaled = api.compile(program, ["x", "y"], names, strategy=strategy).run(feed)
+
+    np.testing.assert_array_equal(aligned, np.maximum(feed["x"] - feed["y"][:, None], 0))
+    np.testing.assert_array_equal(scaled, 8 * feed["x"])
+
+
 def test_a_registered_function_computes_an_operator_nobody_knows() -> None:
     x = paddle.static.data("x", [2, 3])
     out = paddle.lgamma(x)

@@ -140,20 +140,10 @@ def _layer_data(paddle: Any) -> Callable[..., Any]:
 
 def _layers(paddle: Any) -> dict[str, Any]:
     functional, nn = paddle.nn.functional, paddle.static.nn
-    arithmetic = {
-        "elementwise_add": paddle.add,
-        "elementwise_sub": paddle.subtract,
-        "elementwise_mul": paddle.multiply,
-        "elementwise_div": paddle.divide,
-        "elementwise_max": paddle.maximum,
-        "elementwise_min": paddle.minimum,
-        "elementwise_mod": paddle.remainder,
-        "elementwise_pow": paddle.pow,
-    }
     return {
         **fluid_layers.unchanged(paddle),
         **fluid_layers.changed(paddle),
-        **{name: _binary(function, functional) for name, function in arithmetic.items()},
+        **fluid_layers.arithmetic(paddle),
         "accuracy": paddle.static.accuracy,
         "argmax": lambda x, axis=0: paddle.argmax(x, axis),
         "assign": paddle.assign,
@@ -167,6 +157,7 @@ def _layers(paddle: Any) -> dict[str, Any]:
         "fc": _fully_connected(nn),
         "fill_constant": lambda shape, dtype, value, **_: paddle.full(shape, value, dtype),
         "group_norm": nn.group_norm,
+        "identity_loss": paddle.incubate.identity_loss,
         "layer_norm": nn.layer_norm,
         "mean": lambda x, name=None: paddle.mean(x, name=name),
         "pool2d": _pool(functional),
@@ -182,17 +173,6 @@ def _layers(paddle: Any) -> dict[str, Any]:
         ),
         "softmax_with_cross_entropy": functional.softmax_with_cross_entropy,
     }
-
-
-def _binary(function: Callable[..., Any], functional: Any) -> Callable[..., Any]:
-    def binary(x: Any, y: Any, axis: int = -1, act: str | None = None, name: Any = None) -> Any:
-        if axis != -1 and len(y.shape) < len(x.shape):
-            shape = [*y.shape, *[1] * (len(x.shape) - axis - len(y.shape))]
-            y = y.reshape(shape)
-        result = function(x, y)
-        return result if act is None else getattr(functional, act)(result)
-
-    return binary
 
 
 def _one_hot(paddle: Any) -> Callable[..., Any]:
