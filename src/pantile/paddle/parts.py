@@ -131,12 +131,17 @@ def place_of(op: Operator) -> tuple[int, int] | None:
 def check_translated(operators: Iterable[Operator], known: Iterable[str]) -> None:
     """Refuse a program with operators nobody can translate, naming all of them at once."""
     unknown = sorted({op.type for op in operators} - set(known))
-    if unknown:
-        raise CaptureError(
-            f"the program holds operators without a translation: {', '.join(unknown)}",
-            fix="replace them, or give each a torch function with "
-            "pantile.paddle.register_operator(name, function)",
-        )
+    if not unknown:
+        return
+    fix = (
+        "replace them, or give each a torch function with "
+        "pantile.paddle.register_operator(name, function)"
+    )
+    if any(kind.startswith(("sequence_", "lod_")) for kind in unknown):
+        fix += "; sequences of different lengths (LoD) must be padded, as for the IPU"
+    raise CaptureError(
+        f"the program holds operators without a translation: {', '.join(unknown)}", fix=fix
+    )
 
 
 def _role(op: Operator) -> int:
