@@ -11,7 +11,7 @@ The weights are copied from the scope when the session is made; the scope sees t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ from pantile.paddle.parts import (
 )
 from pantile.paddle.scope import Array, Scope, as_array, as_tensor
 from pantile.paddle.update import ProgramUpdate
+from pantile.paddle.update_modes import UpdateModes, with_modes
 from pantile.runtime.executor import PoplarExecutor
 from pantile.runtime.wrap import inferenceModel, trainingModel
 
@@ -60,6 +61,7 @@ class Settings:
     pipelined: bool = False
     devices: int = 1
     shows_progress: bool = True
+    modes: UpdateModes = field(default_factory=UpdateModes)
 
     # micro_batch        what a first dim of -1 is compiled for
     # dynamic_batch      fewer rows are filled up, and what comes back is cut again
@@ -113,7 +115,7 @@ class Session:
         self.feeds, self.fetches = tuple(feeds), tuple(fetches)
         main = inlined(description, table)
         parts = divide(main, training=settings.training, loss=loss)
-        self.parts = pruned(parts, fetches)
+        self.parts = pruned(with_modes(parts, settings.modes), fetches)
         if settings.sharded and settings.devices > 1 and not _stages(self.parts):
             self.parts = shared_out(self.parts, settings.devices)
         check_translated((*self.parts.forward, *self.parts.update), table)
