@@ -119,6 +119,19 @@ def test_lamb_takes_no_larger_norm_than_it_may() -> None:
     np.testing.assert_allclose(after, weight, atol=2e-6)
 
 
+def test_an_overflow_is_an_error_where_floating_point_is_checked() -> None:
+    x = paddle.static.data("x", [2])
+    out = paddle.log(x)
+    strategy = api.IpuStrategy()
+    strategy.set_graph_config(is_training=False)
+    strategy.set_options({"enable_floating_point_checks": True})
+    model = api.compile(paddle.static.default_main_program(), ["x"], [out], strategy=strategy)
+
+    np.testing.assert_array_equal(model.run({"x": np.float32([1, 1])})[0], [0, 0])
+    with pytest.raises(ArithmeticError, match="aten.log"):
+        model.run({"x": np.float32([1, 0])})
+
+
 @pytest.mark.parametrize(("name", "word"), [("accl1_type", "DOUBLE"), ("weight_decay_mode", "l1")])
 def test_words_nobody_knows_are_refused(name: str, word: str) -> None:
     with pytest.raises(OptionError, match=rf"{name}.*{word}"):

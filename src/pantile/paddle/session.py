@@ -61,12 +61,14 @@ class Settings:
     pipelined: bool = False
     devices: int = 1
     shows_progress: bool = True
+    checks_numbers: bool = False
     modes: UpdateModes = field(default_factory=UpdateModes)
 
     # micro_batch        what a first dim of -1 is compiled for
     # dynamic_batch      fewer rows are filled up, and what comes back is cut again
     # any_batch          another number of rows compiles another program
     # half               float32 becomes float16 inside
+    # checks_numbers     a NaN or an overflow is an error
     # sharded            operators have stages: their own, or by sharing them out among `devices`
 
     @property
@@ -94,6 +96,8 @@ class Settings:
             options.deviceIterations(self.batches_per_step * (self.accumulation or 1))
         if self.seed is not None:
             options.randomSeed(self.seed)
+        if self.checks_numbers:
+            options.Precision.enableFloatingPointExceptions(True)
         return options
 
 

@@ -130,6 +130,7 @@ class StrategyValues:
             pipelined=value("enable_pipelining"),
             devices=value("num_ipus"),
             shows_progress=self.progress_logger is None,
+            checks_numbers=value("enable_floating_point_checks"),
             dynamic_batch=value("timeout_ms") > 0 and value("enable_model_runtime_executor"),
             modes=UpdateModes(
                 without_bias=value("use_no_bias_optimizer"),
