@@ -128,7 +128,7 @@ def test_an_overflow_is_an_error_where_floating_point_is_checked() -> None:
     model = api.compile(paddle.static.default_main_program(), ["x"], [out], strategy=strategy)
 
     np.testing.assert_array_equal(model.run({"x": np.float32([1, 1])})[0], [0, 0])
-    with pytest.raises(ArithmeticError, match="aten.log"):
+    with pytest.raises(ArithmeticError, match=r"aten\.log"):
         model.run({"x": np.float32([1, 0])})
 
 
