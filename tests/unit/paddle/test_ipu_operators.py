@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pantile.errors import OperandTypeError
+from pantile.errors import OperandError, OperandTypeError
 from pantile.paddle.call import Call
 from pantile.paddle.description import Operator
 from pantile.paddle.registry import register_operator, translations, unregister_operator
@@ -125,3 +125,11 @@ def test_custom_nll_loss_of_a_share_of_zero_is_finite(
     (gradient,) = torch.autograd.grad(out, shares)
     slopes = torch.tensor([[-1 / steepest, 0.0], [-4.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(gradient.double(), slopes, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["LSTM", "GRU", "ELMAN"])
+def test_a_recurrent_operator_without_its_states_is_refused(mode: str) -> None:
+    operator = Operator("rnn", {"Input": ("x",)}, {"Out": ("out",)}, {"mode": mode})
+
+    with pytest.raises(OperandError, match=f"{mode}.* with 0 states"):
+        translations()["rnn"](Call(operator, {"x": torch.zeros(1, 1, 1)}, {}))

@@ -30,12 +30,17 @@ def _rnn(call: Call) -> None:
             "operator 'rnn' gets sequence_length: sequences of different lengths in a batch",
             fix="pad the sequences, and mask the results behind their ends",
         )
-    states = call.tensors("PreState")
+    states, weights = call.tensors("PreState"), call.tensors("WeightList")
+    if mode not in _FUNCTIONS or len(states) != (2 if mode == "LSTM" else 1) or len(weights) % 4:
+        raise OperandError(
+            f"operator 'rnn': mode {mode!r} with {len(states)} states and {len(weights)} weights",
+            fix="check how the program was built, or which release of Paddle saved it",
+        )
     training = not call.flag("is_test")
     out, *left = _FUNCTIONS[mode](
         call.tensor("Input"),
         states if mode == "LSTM" else states[0],
-        _as_torch_has_them(call.tensors("WeightList")),
+        _as_torch_has_them(weights),
         True,
         call.integer("num_layers", 1),
         call.number("dropout_prob", 0.0) if training else 0.0,
