@@ -243,3 +243,35 @@ def test_half_precision_programs_train() -> None:
     ]
 
     assert losses[-1] < losses[0] - 0.05
+
+
+@pytest.mark.usefixtures("ipu")
+def test_a_program_that_is_cast_after_minimize_decays_its_weights() -> None:
+    array = np.random.default_rng(0).standard_normal((4, 3)).astype("float32")
+    x = paddle.static.data("x", [4, 3])
+    loss = paddle.mean(paddle.static.nn.fc(x, 2, bias_attr=False) ** 2)
+    paddle.optimizer.Momentum(0.1, weight_decay=paddle.regularizer.L2Decay(0.5)).minimize(loss)
+    main, startup = paddle.static.default_main_program(), paddle.static.default_startup_program()
+    (weight,) = (parameter.name for parameter in main.all_parameters())
+    executor, theirs = paddle.static.Executor(paddle.CPUPlace()), paddle.static.Scope()
+    with paddle.static.scope_guard(theirs):
+        executor.run(startup)
+        start = np.array(theirs.find_var(weight).get_tensor())
+        for _ in range(5):
+            executor.run(main, feed={"x": array}, fetch_list=[])
+    executor.run(startup)
+    ours = paddle.static.global_scope()
+    ours.find_var(weight).get_tensor().set(start, paddle.CPUPlace())
+
+    names = paddle.static.amp.cast_model_to_fp16(main, use_fp16_guard=False)
+    paddle.static.amp.cast_parameters_to_fp16(paddle.CPUPlace(), main, to_fp16_var_names=names)
+    compiled = paddle.static.IpuCompiledProgram(main, ipu_strategy=paddle.static.IpuStrategy())
+    program = compiled.compile(["x"], [loss.name])
+    for _ in range(5):
+        executor.run(program, feed={"x": array}, fetch_list=[loss.name])
+    compiled._backend.weights_to_host()
+
+    expected = np.array(theirs.find_var(weight).get_tensor())
+    result = np.array(ours.find_var(weight).get_tensor()).astype("float32")
+    np.testing.assert_allclose(result, expected, atol=4e-3)
+    assert np.abs(expected - start).max() > 0.1

@@ -79,6 +79,15 @@ def test_an_unknown_operator_is_refused_together_with_all_others() -> None:
     api.compile(main, ["x"], [hidden], strategy=_inference())
 
 
+def test_operators_on_sequences_of_different_lengths_are_refused() -> None:
+    rows = paddle.static.data("rows", [-1, 4], lod_level=1)
+    out = paddle.static.nn.sequence_softmax(paddle.static.nn.sequence_pool(rows, "sum"))
+
+    with pytest.raises(CaptureError, match="sequence_pool, sequence_softmax") as refused:
+        api.compile(paddle.static.default_main_program(), ["rows"], [out], strategy=_inference())
+    assert "(LoD) must be padded" in str(refused.value)
+
+
 def test_a_constant_tensor_of_the_program_may_shape_a_result() -> None:
     x = paddle.static.data("x", [2, 6])
     size = paddle.shape(x)

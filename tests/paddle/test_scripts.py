@@ -93,6 +93,24 @@ def test_the_launcher_runs_a_script_in_one_process(tmp_path: Path) -> None:
     assert "hosts=a,b" in refused.stderr and "--hosts=localhost" in refused.stderr
 
 
+def test_a_module_runs_with_the_api_in_place(tmp_path: Path) -> None:
+    (tmp_path / "test_place.py").write_text(
+        "import unittest\n"
+        "from paddle import IPUPlace\n"
+        "from paddle.fluid.dygraph.dygraph_to_static.program_translator import ProgramCache\n"
+        "from paddle.fluid.executor import global_scope\n"
+        "class Place(unittest.TestCase):\n"
+        "    def test_place(self):\n"
+        "        self.assertEqual(str(IPUPlace()), 'Place(ipu:0)')\n"
+    )
+
+    done = _run("-m", "pantile.paddle", "-m", "unittest", "-v", "test_place", folder=tmp_path)
+    missing = _run("-m", "pantile.paddle", "-m", "no.such.module", folder=tmp_path)
+
+    assert done.returncode == 0 and "test_place.Place.test_place) ... ok" in done.stderr
+    assert missing.returncode == 1 and "there is no module no.such.module" in missing.stderr
+
+
 def test_importing_the_package_installs_and_the_environment_can_forbid_it(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import os, sys\n"
@@ -184,6 +202,72 @@ def test_fluid_layers_keep_the_shapes_they_had() -> None:
     assert [result.shape for result in results] == list(fetched)
     for result, want in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, want, rtol=1e-6, atol=1e-6)
+
+
+def test_fluid_arithmetic_aligns_y_at_an_axis_and_takes_other_types() -> None:
+    with pantile.paddle.installed():
+        import paddle.fluid as fluid
+
+        x = fluid.data("x", [2, 3, 4])
+        y = fluid.data("y", [3])
+        half = fluid.layers.cast(x, "float16")
+        names = [
+            fluid.layers.elementwise_sub(x, y, axis=1, act="relu").name,
+            fluid.layers.elementwise_mul(half, fluid.layers.fill_constant([1], "float32", 8)).name,
+        ]
+    strategy = api.IpuStrategy()
+    strategy.set_graph_config(is_training=False)
+    rng = np.random.default_rng(4)
+    feed = {"x": rng.integers(-4, 5, (2, 3, 4)) / 4.0, "y": rng.integers(-4, 5, (3,)) / 4.0}
+    feed = {name: array.astype("float32") for name, array in feed.items()}
+
+    program = paddle.static.default_main_program()
+    aligned, scaled = api.compile(program, ["x", "y"], names, strategy=strategy).run(feed)
+
+    np.testing.assert_array_equal(aligned, np.maximum(feed["x"] - feed["y"][:, None], 0))
+    np.testing.assert_array_equal(scaled, 8 * feed["x"])
+
+
+def test_fluid_layers_of_operators_that_lost_their_functions() -> None:
+    with pantile.paddle.installed():
+        import paddle.fluid as fluid
+
+        layers = fluid.layers
+        x, y = fluid.data("x", [2, 3, 4, 4]), fluid.data("y", [2, 3, 4, 4])
+        scale = layers.fill_constant([3], "float32", 0.5)
+        made = [
+            layers.affine_channel(x, scale, scale),
+            layers.brelu(x, -0.5, 0.25),
+            layers.huber_loss(x, y, 0.7),
+            layers.mul(x, layers.reshape(y, [48, 2])),
+            layers.pad(x, [0, 0, 1, 0, 0, 2, 0, 0], 7.0),
+            layers.sigmoid_cross_entropy_with_logits(x, layers.abs(y), normalize=True),
+            *layers.argsort(x, axis=1, descending=True),
+            layers.softshrink(x),
+            layers.hard_shrink(x, 0.1),
+            layers.thresholded_relu(x),
+            layers.l2_normalize(x, 1),
+            layers.reverse(x, 2),
+            layers.size(x),
+        ]
+        left, right = (
+            layers.reshape(layers.reduce_mean(value, dim=[1, 2, 3]), [2, 1]) for value in (x, y)
+        )
+        made.append(layers.rank_loss(layers.sigmoid(left), left, right))
+    names = [variable.name for variable in made]
+    rng = np.random.default_rng(5)
+    feed = {name: rng.standard_normal((2, 3, 4, 4)).astype("float32") for name in "xy"}
+    main, strategy = paddle.static.default_main_program(), api.IpuStrategy()
+    strategy.set_graph_config(is_training=False)
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    expected = executor.run(main, feed=feed, fetch_list=names)
+
+    results = api.compile(main, ["x", "y"], names, strategy=strategy).run(feed)
+
+    for name, result, want in zip(names, results, expected, strict=True):
+        np.testing.assert_allclose(
+            result, want.reshape(result.shape), rtol=2e-6, atol=1e-6, err_msg=name
+        )
 
 
 def test_a_registered_function_computes_an_operator_nobody_knows() -> None:

@@ -7,12 +7,12 @@ that is not here is an AttributeError that says so.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-from pantile.paddle import fluid_layers
+from pantile.paddle import fluid_layers, fluid_operators
 from pantile.paddle.patches import Patches
 
 _OF_STATIC = (
@@ -26,6 +26,13 @@ _OF_STATIC = (
     "program_guard",
     "scope_guard",
 )
+
+
+_ROOT = "paddle.fluid"
+_MOVED = {
+    "paddle.base": _ROOT,
+    "paddle.jit.dy2static": f"{_ROOT}.dygraph.dygraph_to_static",
+}
 
 
 def install(paddle: Any, patches: Patches) -> None:
@@ -44,7 +51,13 @@ def _forget(name: str) -> None:
 
 
 class _Fluid(ModuleType):
+    """A module of fluid's; what is not here may be in `successor`."""
+
+    successor: ModuleType | None = None
+
     def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") and hasattr(self.successor, name):
+            return getattr(self.successor, name)
         raise AttributeError(
             f"{self.__name__}.{name} is not among the names of paddle.fluid that are kept for IPU "
             "scripts; use its successor in paddle.static, paddle.nn or paddle itself"
@@ -106,7 +119,23 @@ def _modules(paddle: Any) -> dict[str, ModuleType]:
         is_compiled_with_ipu=paddle.is_compiled_with_ipu,
     )
     root.__path__ = []
-    return {"paddle.fluid": root, **{f"paddle.fluid.{k}": v for k, v in parts.items()}}
+    root.successor = paddle.base
+    modules = {"paddle.fluid": root, **{f"paddle.fluid.{k}": v for k, v in parts.items()}}
+    return {**_moved(modules), **modules}
+
+
+def _moved(taken: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
+    """The modules that `paddle.base` and `paddle.jit` keep of fluid, under their old names."""
+    found: dict[str, ModuleType] = {}
+    for name, module in list(sys.modules.items()):
+        for now, then in _MOVED.items():
+            if module is not None and (name == now or name.startswith(f"{now}.")):
+                found[then + name.removeprefix(now)] = module
+    return {
+        name: module
+        for name, module in found.items()
+        if not any(name == own or name.startswith(f"{own}.") for own in taken if own != _ROOT)
+    }
 
 
 def _data(paddle: Any) -> Callable[..., Any]:
@@ -140,20 +169,12 @@ def _layer_data(paddle: Any) -> Callable[..., Any]:
 
 def _layers(paddle: Any) -> dict[str, Any]:
     functional, nn = paddle.nn.functional, paddle.static.nn
-    arithmetic = {
-        "elementwise_add": paddle.add,
-        "elementwise_sub": paddle.subtract,
-        "elementwise_mul": paddle.multiply,
-        "elementwise_div": paddle.divide,
-        "elementwise_max": paddle.maximum,
-        "elementwise_min": paddle.minimum,
-        "elementwise_mod": paddle.remainder,
-        "elementwise_pow": paddle.pow,
-    }
     return {
+        **fluid_operators.appended(paddle),
+        **fluid_operators.renamed(paddle),
         **fluid_layers.unchanged(paddle),
         **fluid_layers.changed(paddle),
-        **{name: _binary(function, functional) for name, function in arithmetic.items()},
+        **fluid_layers.arithmetic(paddle),
         "accuracy": paddle.static.accuracy,
         "argmax": lambda x, axis=0: paddle.argmax(x, axis),
         "assign": paddle.assign,
@@ -167,6 +188,7 @@ def _layers(paddle: Any) -> dict[str, Any]:
         "fc": _fully_connected(nn),
         "fill_constant": lambda shape, dtype, value, **_: paddle.full(shape, value, dtype),
         "group_norm": nn.group_norm,
+        "identity_loss": paddle.incubate.identity_loss,
         "layer_norm": nn.layer_norm,
         "mean": lambda x, name=None: paddle.mean(x, name=name),
         "pool2d": _pool(functional),
@@ -182,17 +204,6 @@ def _layers(paddle: Any) -> dict[str, Any]:
         ),
         "softmax_with_cross_entropy": functional.softmax_with_cross_entropy,
     }
-
-
-def _binary(function: Callable[..., Any], functional: Any) -> Callable[..., Any]:
-    def binary(x: Any, y: Any, axis: int = -1, act: str | None = None, name: Any = None) -> Any:
-        if axis != -1 and len(y.shape) < len(x.shape):
-            shape = [*y.shape, *[1] * (len(x.shape) - axis - len(y.shape))]
-            y = y.reshape(shape)
-        result = function(x, y)
-        return result if act is None else getattr(functional, act)(result)
-
-    return binary
 
 
 def _one_hot(paddle: Any) -> Callable[..., Any]:
@@ -357,7 +368,7 @@ def _saver(paddle: Any) -> Callable[..., Any]:
 
 
 def _optimizers(paddle: Any) -> dict[str, Any]:
-    names = ("SGD", "Momentum", "Adagrad", "Adam", "Adamax", "Adadelta", "RMSProp", "Lamb")
+    names = ("SGD", "Momentum", "Adagrad", "Adam", "AdamW", "Adamax", "Adadelta", "RMSProp", "Lamb")
     found: dict[str, Any] = {}
     for name in names:
         cls = getattr(paddle.optimizer, name)

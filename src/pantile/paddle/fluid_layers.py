@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pantile.paddle.fluid_operators import appender
+
 Layer = Callable[..., Any]
 
 _SAME = """
@@ -32,6 +34,36 @@ def unchanged(paddle: Any) -> dict[str, Layer]:
         "hard_swish": functional.hardswish,
         "logsigmoid": functional.log_sigmoid,
     }
+
+
+def arithmetic(paddle: Any) -> dict[str, Layer]:
+    """`elementwise_*`: y is aligned at `axis`, and its type need not be that of x."""
+    functions = {
+        "elementwise_add": paddle.add,
+        "elementwise_sub": paddle.subtract,
+        "elementwise_mul": paddle.multiply,
+        "elementwise_div": paddle.divide,
+        "elementwise_max": paddle.maximum,
+        "elementwise_min": paddle.minimum,
+        "elementwise_mod": paddle.remainder,
+        "elementwise_pow": paddle.pow,
+    }
+    return {kind: _binary(paddle, kind, function) for kind, function in functions.items()}
+
+
+def _binary(paddle: Any, kind: str, function: Layer) -> Layer:
+    def binary(x: Any, y: Any, axis: int = -1, act: str | None = None, name: Any = None) -> Any:
+        if not paddle.in_dynamic_mode():
+            # Appended as it was: today's functions refuse a half beside a single, which
+            # PaddleNLP's BERT for the IPU has in its attention masks.
+            result = appender(paddle)(kind, {"X": x, "Y": y}, {"axis": axis}, x.dtype)
+        else:
+            if axis != -1 and len(y.shape) < len(x.shape):
+                y = y.reshape([*y.shape, *[1] * (len(x.shape) - axis - len(y.shape))])
+            result = function(x, y)
+        return _activated(paddle, result, act)
+
+    return binary
 
 
 def changed(paddle: Any) -> dict[str, Layer]:
@@ -93,7 +125,7 @@ def _computing(paddle: Any) -> dict[str, Layer]:
     ) -> Any:
         attributes = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
         where = {"flatten": axis is None, "axis": -1 if axis is None else axis}
-        return _operator(paddle, "cumsum", {"X": x}, {**attributes, **where}, x.dtype)
+        return appender(paddle)("cumsum", {"X": x}, {**attributes, **where}, x.dtype)
 
     def power(x: Any, factor: Any = 1.0, name: Any = None) -> Any:
         return paddle.pow(x, factor)
@@ -132,7 +164,7 @@ def _looking_up(paddle: Any) -> dict[str, Layer]:
             -1 if padding_idx is None else padding_idx % size[0] if padding_idx < 0 else padding_idx
         )
         attributes = {"is_sparse": is_sparse, "padding_idx": row}
-        return _operator(paddle, "lookup_table", {"Ids": input, "W": table}, attributes, dtype)
+        return appender(paddle)("lookup_table", {"Ids": input, "W": table}, attributes, dtype)
 
     def one_hot(input: Any, depth: int, allow_out_of_range: bool = False) -> Any:
         has_column = len(input.shape) > 1 and input.shape[-1] == 1
@@ -140,10 +172,3 @@ def _looking_up(paddle: Any) -> dict[str, Layer]:
         return paddle.nn.functional.one_hot(classes, depth)
 
     return {"embedding": embedding, "one_hot": one_hot}
-
-
-def _operator(paddle: Any, kind: str, inputs: Any, attributes: Any, dtype: Any) -> Any:
-    helper = paddle.base.layer_helper.LayerHelper(kind)
-    made = helper.create_variable_for_type_inference(dtype)
-    helper.append_op(type=kind, inputs=inputs, outputs={"Out": [made]}, attrs=attributes)
-    return made

@@ -73,6 +73,7 @@ def divide(block: Block, *, training: bool, loss: str | None = None) -> Parts:
             "the program is compiled for training and holds no optimizer",
             fix="call optimizer.minimize(loss) before compiling, or set is_training=False",
         )
+    update = (*_sources(update, (*forward, *backward), block.variables), *update)
     found, seed = _loss_of(forward, backward)
     gradients = [name for name in _read_first(update) if name.endswith(GRADIENT)]
     return Parts(
@@ -130,12 +131,17 @@ def place_of(op: Operator) -> tuple[int, int] | None:
 def check_translated(operators: Iterable[Operator], known: Iterable[str]) -> None:
     """Refuse a program with operators nobody can translate, naming all of them at once."""
     unknown = sorted({op.type for op in operators} - set(known))
-    if unknown:
-        raise CaptureError(
-            f"the program holds operators without a translation: {', '.join(unknown)}",
-            fix="replace them, or give each a torch function with "
-            "pantile.paddle.register_operator(name, function)",
-        )
+    if not unknown:
+        return
+    fix = (
+        "replace them, or give each a torch function with "
+        "pantile.paddle.register_operator(name, function)"
+    )
+    if any(kind.startswith(("sequence_", "lod_")) for kind in unknown):
+        fix += "; sequences of different lengths (LoD) must be padded, as for the IPU"
+    raise CaptureError(
+        f"the program holds operators without a translation: {', '.join(unknown)}", fix=fix
+    )
 
 
 def _role(op: Operator) -> int:
@@ -165,6 +171,27 @@ def _checked_loss(loss: str | None) -> str:
 def _flows(backward: Sequence[Operator]) -> frozenset[str]:
     names = (name for op in backward for name in op.writes)
     return frozenset(name.split(GRADIENT)[0] for name in names if GRADIENT in name)
+
+
+def _sources(
+    update: Sequence[Operator], before: Sequence[Operator], variables: Mapping[str, Variable]
+) -> list[Operator]:
+    """Earlier operators whose results the update reads: it computes them again.
+
+    Mixed precision casts a weight once, where it is used first. The decay of that weight, which
+    is part of the update, is then made to read the cast one.
+    """
+
+    def is_given(name: str) -> bool:
+        return name.endswith(GRADIENT) or (name in variables and variables[name].persistable)
+
+    wanted = {name for name in _read_first(update) if not is_given(name)}
+    found: list[Operator] = []
+    for op in reversed(before):
+        if wanted.intersection(op.writes):
+            wanted.update(name for name in op.reads if not is_given(name))
+            found.append(op)
+    return found[::-1]
 
 
 def _read_first(operators: Iterable[Operator]) -> list[str]:

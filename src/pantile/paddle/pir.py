@@ -109,7 +109,10 @@ class _Reader:
         return (self._names[number],) if number else ()
 
     def _parameter(self, op: Mapping[str, Any]) -> None:
-        self._result(op["O"], str(op["A"][3]), persistable=True)
+        # The first mark says whether the file of parameters holds it: scratch memory of an
+        # operator, such as the dropout state of an LSTM, is a parameter too, and is not saved.
+        is_stored = bool(op["OA"][0]) if op.get("OA") else True
+        self._result(op["O"], str(op["A"][3]), persistable=is_stored)
 
     def _builtin(self, kind: str, op: Mapping[str, Any]) -> None:
         numbers = [int(value["%"]) for value in op["I"]]

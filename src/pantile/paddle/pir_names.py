@@ -120,6 +120,9 @@ _OTHERS = {
     "prelu": _rule("prelu", "X Alpha"),
     "prod": _rule("reduce_prod", "X =dim", keepdim="keep_dim"),
     "reshape": _rule("reshape2", "X =shape|ShapeTensor"),
+    "rnn": _rule(
+        "rnn", "Input PreState WeightList SequenceLength", "Out DropoutState State Reserve"
+    ),
     "scale": _rule("scale", "X =scale|ScaleTensor"),
     "shape": _rule("shape", "Input"),
     "shape64": _rule("shape", "Input"),

@@ -11,7 +11,7 @@ The weights are copied from the scope when the session is made; the scope sees t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ from pantile.paddle.parts import (
 )
 from pantile.paddle.scope import Array, Scope, as_array, as_tensor
 from pantile.paddle.update import ProgramUpdate
+from pantile.paddle.update_modes import UpdateModes, with_modes
 from pantile.runtime.executor import PoplarExecutor
 from pantile.runtime.wrap import inferenceModel, trainingModel
 
@@ -60,11 +61,14 @@ class Settings:
     pipelined: bool = False
     devices: int = 1
     shows_progress: bool = True
+    checks_numbers: bool = False
+    modes: UpdateModes = field(default_factory=UpdateModes)
 
     # micro_batch        what a first dim of -1 is compiled for
     # dynamic_batch      fewer rows are filled up, and what comes back is cut again
     # any_batch          another number of rows compiles another program
     # half               float32 becomes float16 inside
+    # checks_numbers     a NaN or an overflow is an error
     # sharded            operators have stages: their own, or by sharing them out among `devices`
 
     @property
@@ -92,6 +96,8 @@ class Settings:
             options.deviceIterations(self.batches_per_step * (self.accumulation or 1))
         if self.seed is not None:
             options.randomSeed(self.seed)
+        if self.checks_numbers:
+            options.Precision.enableFloatingPointExceptions(True)
         return options
 
 
@@ -113,7 +119,7 @@ class Session:
         self.feeds, self.fetches = tuple(feeds), tuple(fetches)
         main = inlined(description, table)
         parts = divide(main, training=settings.training, loss=loss)
-        self.parts = pruned(parts, fetches)
+        self.parts = pruned(with_modes(parts, settings.modes), fetches)
         if settings.sharded and settings.devices > 1 and not _stages(self.parts):
             self.parts = shared_out(self.parts, settings.devices)
         check_translated((*self.parts.forward, *self.parts.update), table)

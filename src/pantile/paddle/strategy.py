@@ -20,6 +20,7 @@ from pantile.paddle.strategy_options import (
     WRITE_ONLY,
     StrategyOption,
 )
+from pantile.paddle.update_modes import UpdateModes
 
 _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -129,7 +130,17 @@ class StrategyValues:
             pipelined=value("enable_pipelining"),
             devices=value("num_ipus"),
             shows_progress=self.progress_logger is None,
+            checks_numbers=value("enable_floating_point_checks"),
             dynamic_batch=value("timeout_ms") > 0 and value("enable_model_runtime_executor"),
+            modes=UpdateModes(
+                without_bias=value("use_no_bias_optimizer"),
+                decay=value("weight_decay_mode"),
+                largest_norm=value("max_weight_norm"),
+                half_moments=(
+                    value("accl1_type") == "FLOAT16",
+                    value("accl2_type") == "FLOAT16",
+                ),
+            ),
         )
 
     def replicas_of_all(self) -> int | None:
@@ -270,6 +281,11 @@ def _check_value(option: StrategyOption, value: Any) -> None:
         raise OptionRangeError(
             f"{option.name}={value}: there are {option.choices} choices",
             fix=f"pass a number from 0 to {option.choices - 1}",
+        )
+    if option.words is not None and value not in option.words:
+        raise OptionError(
+            f"InvalidArgument: option {option.name!r} is {value!r}",
+            fix=f"pass one of {', '.join(repr(word) for word in option.words)}",
         )
     if option.name == "dot_checks" and (unknown := {*value} - DOT_CHECKS):
         raise _wrong(option.name, ", ".join(sorted(unknown)), f"of {sorted(DOT_CHECKS)}")

@@ -29,13 +29,14 @@ class Effect(Enum):
 
 @dataclass(frozen=True)
 class StrategyOption:
-    """One option. `choices` is how many values an enumeration has."""
+    """One option. `choices` is how many values an enumeration has, `words` are those of a text."""
 
     name: str
     type: str
     default: Any
     effect: Effect = Effect.HARDWARE
     choices: int | None = None
+    words: tuple[str, ...] | None = None
 
 
 _RUNS: tuple[tuple[str, str, Any], ...] = (
@@ -46,6 +47,8 @@ _RUNS: tuple[tuple[str, str, Any], ...] = (
     ("runtime_options.enable_eval", "bool", False),
     ("enable_gradient_accumulation", "bool", False),
     ("enable_replicated_graphs", "bool", False),
+    ("use_no_bias_optimizer", "bool", False),
+    ("enable_floating_point_checks", "bool", False),
     ("batches_per_step", "uint64", 1),
     ("micro_batch_size", "uint64", 1),
     ("accumulation_factor", "uint64", 1),
@@ -53,6 +56,7 @@ _RUNS: tuple[tuple[str, str, Any], ...] = (
     ("random_seed", "uint64", UNSET_SEED),
     ("timeout_ms", "double", 0.0),
     ("loss_scaling", "double", 1.0),
+    ("max_weight_norm", "double", 65504.0),
     ("lr", "double", 0.0),
 )
 _PLACES: tuple[tuple[str, str, Any], ...] = (
@@ -92,7 +96,6 @@ _OFF = (
     "enable_distribution",
     "enable_engine_caching",
     "enable_explicit_main_loops",
-    "enable_floating_point_checks",
     "enable_half_partial",
     "enable_serialized_matmuls",
     "enable_stable_norm",
@@ -107,7 +110,6 @@ _OFF = (
     "schedule_non_weight_update_gradient_consumers_early",
     "separate_call_op_pdfs",
     "use_host_copy_ops",
-    "use_no_bias_optimizer",
 )
 _INTEGERS: tuple[tuple[str, int], ...] = (
     ("batch_serialization_settings.factor", 0),
@@ -143,15 +145,11 @@ _ENUMERATIONS: tuple[tuple[str, int, int], ...] = (
 _DOUBLES: tuple[tuple[str, float], ...] = (
     ("automatic_loss_scaling_settings.bin_edge_location", 0.125),
     ("automatic_loss_scaling_settings.threshold_upper_count_proportion", 1e-7),
-    ("max_weight_norm", 65504.0),
     ("outline_sequence_break_cost", 10000.0),
     ("outline_threshold", 1.0),
     ("time_limit_scheduler", 1e9),
 )
 _TEXTS: tuple[tuple[str, str], ...] = (
-    ("accl1_type", "FLOAT"),
-    ("accl2_type", "FLOAT"),
-    ("accl3_type", "FLOAT"),
     ("cache_path", "session_cache"),
     ("custom_codelet_compile_flags", ""),
     ("kahn_tie_breaker", "greedy"),
@@ -159,7 +157,14 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ("onnx_dump_path", ""),
     ("partials_type_matmuls", ""),
     ("serialized_poprithms_shift_graphs_dir", ""),
-    ("weight_decay_mode", ""),
+)
+_TYPES = ("FLOAT", "FLOAT16")
+_WORDS: tuple[tuple[str, Effect, tuple[str, ...]], ...] = (
+    # the first word is the default
+    ("accl1_type", Effect.RUNS, _TYPES),
+    ("accl2_type", Effect.RUNS, _TYPES),
+    ("accl3_type", Effect.HARDWARE, _TYPES),
+    ("weight_decay_mode", Effect.RUNS, ("", "decay", "l2_regularization")),
 )
 _LISTS = ("custom_codelets", "custom_ops", "dot_checks", "hardware_instrumentations")
 _MAPS = (
@@ -208,6 +213,7 @@ def _table() -> Mapping[str, StrategyOption]:
         *(StrategyOption(n, "uint64", default, choices=c) for n, default, c in _ENUMERATIONS),
         *(StrategyOption(name, "double", default) for name, default in _DOUBLES),
         *(StrategyOption(name, "string", default) for name, default in _TEXTS),
+        *(StrategyOption(n, "string", w[0], effect, words=w) for n, effect, w in _WORDS),
         *(StrategyOption(name, "vector", ()) for name in _LISTS),
         *(StrategyOption(name, "map", ()) for name in _MAPS),
     ]

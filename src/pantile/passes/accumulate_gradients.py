@@ -84,7 +84,10 @@ def _last_placeholder(graph: fx.Graph) -> fx.Node | None:
 def _add_input(graph: fx.Graph, after: fx.Node | None, name: str, value: torch.Tensor) -> fx.Node:
     place = graph.inserting_after(after) if after else graph.inserting_before()
     with place:
-        added = graph.placeholder(name.replace(".", "_"))
+        added = graph.placeholder(name)
+    # The target becomes an argument of generated Python; only the node's own name is sure to be
+    # a name, and not yet taken: parameters are called `conv2d_0/w_0`, or `a.b` beside `a_b`.
+    added.target = added.name
     added.meta["val"] = value
     return added
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pantile.errors import OperandTypeError
+from pantile.errors import OperandError, OperandTypeError
 from pantile.paddle.call import Call
 from pantile.paddle.description import Operator
 from pantile.paddle.registry import register_operator, translations, unregister_operator
@@ -106,3 +106,30 @@ def test_a_custom_operator_is_the_function_that_was_registered() -> None:
 def test_only_something_that_can_be_called_can_be_registered() -> None:
     with pytest.raises(OperandTypeError, match="cannot be called"):
         register_operator("power", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "steepest"),
+    [(torch.float32, 1e-7, 1e-10), (torch.float16, 6.104e-05, 6.104e-05)],
+)
+def test_custom_nll_loss_of_a_share_of_zero_is_finite(
+    dtype: torch.dtype, least: float, steepest: float
+) -> None:
+    shares = torch.tensor([[0.0, 1.0], [0.25, 0.75]], dtype=dtype, requires_grad=True)
+
+    out = _computed("custom_nll_loss", shares, torch.tensor([0, 0]), reduction=0)
+
+    assert out is not None
+    expected = -torch.tensor([least, 0.25], dtype=torch.float64).log().sum()
+    torch.testing.assert_close(out.double(), expected.reshape(1), rtol=1e-3, atol=0)
+    (gradient,) = torch.autograd.grad(out, shares)
+    slopes = torch.tensor([[-1 / steepest, 0.0], [-4.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(gradient.double(), slopes, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["LSTM", "GRU", "ELMAN"])
+def test_a_recurrent_operator_without_its_states_is_refused(mode: str) -> None:
+    operator = Operator("rnn", {"Input": ("x",)}, {"Out": ("out",)}, {"mode": mode})
+
+    with pytest.raises(OperandError, match=f"{mode}.* with 0 states"):
+        translations()["rnn"](Call(operator, {"x": torch.zeros(1, 1, 1)}, {}))

@@ -54,7 +54,7 @@ def test_a_model_that_paddle_saved_gives_what_paddle_computed() -> None:
     assert predictor.get_input_names() == ["image"]
 
 
-@pytest.mark.parametrize("name", ["small3", "bert3", "conv3"])
+@pytest.mark.parametrize("name", ["small3", "bert3", "conv3", "lstm3"])
 def test_a_model_that_paddle_3_saved_gives_what_paddle_3_computed(name: str) -> None:
     fed, *expected = np.load(DATA / f"{name}_results.npz").values()
 

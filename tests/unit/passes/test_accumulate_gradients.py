@@ -3,6 +3,7 @@
 import torch
 from tests.unit.passes.step_programs import gradients
 from tests.unit.program.builder import Builder, aten, run
+from torch import fx
 
 from pantile.passes.accumulate_gradients import accumulate_gradients
 from pantile.program.program import tag_of
@@ -58,3 +59,16 @@ def test_a_program_without_inputs_gets_its_first():
     accumulator = torch.tensor([1.0, 2.0])
     assert run(program, accumulator) == []
     assert accumulator.tolist() == [2.0, 3.0]
+
+
+def test_accumulators_are_arguments_of_python_whatever_the_parameters_are_called():
+    build = Builder("gradients")
+    for name in ("conv2d_0/w_0", "a.b", "a_b"):
+        build.returns(name, build.call(aten.ones.default, [2]), OutputKind.GRADIENT)
+
+    program = accumulate_gradients(build.finish())
+
+    module = fx.GraphModule(dict(program.constants), program.graph)
+    accumulators = [torch.zeros(2) for _ in range(3)]
+    module(*accumulators)
+    assert [accumulator.tolist() for accumulator in accumulators] == [[1.0, 1.0]] * 3

@@ -5,6 +5,7 @@ arithmetic.py     two tensors, scaling, matrix products
 reductions.py     sums, norms, sorting
 convolutions.py   convolutions and pooling
 normalization.py  norms and dropout
+recurrent.py      LSTM, GRU and plain recurrent layers
 shapes.py         reshape, slice, join, repeat, pad
 creation.py       constants, draws, casts, look-ups
 interpolation.py  resizing
@@ -27,6 +28,7 @@ from pantile.paddle.operators import (
     losses,
     marks,
     normalization,
+    recurrent,
     reductions,
     shapes,
     updates,
@@ -38,6 +40,7 @@ _FAMILIES = (
     reductions,
     convolutions,
     normalization,
+    recurrent,
     shapes,
     creation,
     interpolation,

@@ -55,9 +55,21 @@ def _reduction(call: Call) -> str:
     return written.lower() if isinstance(written, str) else _REDUCTIONS[call.integer("reduction")]
 
 
+def _safe_log(shares: Tensor) -> Tensor:
+    """As PopART's Nll has it: the log of a share of zero is finite, and so is its gradient.
+
+    A softmax in half precision gives zeros soon, and one of them makes all weights NaN.
+    """
+    half = shares.dtype is torch.float16
+    value = torch.log(shares.clamp(min=6.104e-05 if half else 1e-7)).detach()
+    least = shares.detach().clamp(min=6.104e-05 if half else 1e-10)
+    slope = torch.log(shares + (least - shares).detach())  # its gradient is 1 / least
+    return slope + (value - slope).detach()
+
+
 def _custom_nll_loss(call: Call) -> None:
     shares, label = call.tensor("X"), call.tensor("Y").to(torch.int64)
-    log_share = shares if call.flag("inputIsLogProbability") else torch.log(shares)
+    log_share = shares if call.flag("inputIsLogProbability") else _safe_log(shares)
     written = str(call.operator.attributes.get("ignoreIndex", "None"))
     ignored = -100 if written == "None" else int(written)
     loss = F.nll_loss(

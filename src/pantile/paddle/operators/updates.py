@@ -50,6 +50,10 @@ def _moments(call: Call, gradient: Tensor) -> tuple[Tensor, Tensor]:
     beta1, beta2 = call.number("beta1", 0.9), call.number("beta2", 0.999)
     first = beta1 * call.tensor("Moment1") + (1 - beta1) * gradient
     second = beta2 * call.tensor("Moment2") + (1 - beta2) * gradient * gradient
+    if call.flag("half_moment1"):
+        first = first.half().to(first.dtype)
+    if call.flag("half_moment2"):
+        second = second.half().to(second.dtype)
     call.put(first.to(call.tensor("Moment1").dtype), "Moment1Out")
     call.put(second.to(call.tensor("Moment2").dtype), "Moment2Out")
     call.put(call.tensor("Beta1Pow") * beta1, "Beta1PowOut")
@@ -57,28 +61,47 @@ def _moments(call: Call, gradient: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
+def _corrections(call: Call) -> tuple[Tensor, Tensor]:
+    """1 - beta^t of both betas; ones for optimizers without bias correction."""
+    powers = (call.tensor(slot).reshape(()) for slot in ("Beta1Pow", "Beta2Pow"))
+    if call.flag("without_bias"):
+        first, second = (torch.ones_like(power) for power in powers)
+    else:
+        first, second = (1 - power for power in powers)
+    return first, second
+
+
 def _adam(call: Call) -> None:
     """Epsilon is added after the second moment's correction."""
     parameter, gradient, rate = _operands(call)
-    power1, power2 = (call.tensor(slot).reshape(()) for slot in ("Beta1Pow", "Beta2Pow"))
+    correction1, correction2 = _corrections(call)
     if call.type == "adamw":
         rate = rate * call.number("lr_ratio", 1.0)
         if call.flag("with_decay"):
-            parameter = parameter * (1 - rate * call.number("coeff", 0.01))
+            decay = call.number("coeff", 0.01)
+            if call.flag("decays_gradient"):
+                gradient = gradient + decay * parameter
+            else:
+                parameter = parameter * (1 - rate * decay)
     first, second = _moments(call, gradient)
-    root = torch.sqrt(second) / torch.sqrt(1 - power2) + call.number("epsilon", 1e-8)
-    _put_parameter(call, parameter - rate / (1 - power1) * (first / root))
+    root = torch.sqrt(second) / torch.sqrt(correction2) + call.number("epsilon", 1e-8)
+    _put_parameter(call, parameter - rate / correction1 * (first / root))
 
 
 def _lamb(call: Call) -> None:
     parameter, gradient, rate = _operands(call)
     decay, epsilon = call.number("weight_decay", 0.0), call.number("epsilon", 1e-6)
-    power1, power2 = (call.tensor(slot).reshape(()) for slot in ("Beta1Pow", "Beta2Pow"))
+    correction1, correction2 = _corrections(call)
+    if call.flag("decays_gradient"):
+        gradient = gradient + decay * parameter
     first, second = _moments(call, gradient)
-    step = (first / (1 - power1)) / (torch.sqrt(second / (1 - power2)) + epsilon)
-    step = step + decay * parameter
+    step = (first / correction1) / (torch.sqrt(second / correction2) + epsilon)
+    if not call.flag("decays_gradient"):
+        step = step + decay * parameter
     if decay > 0 or call.flag("always_adapt"):
         size, length = parameter.square().sum().sqrt(), step.square().sum().sqrt()
+        if "largest_norm" in call.operator.attributes:
+            size = size.clamp(max=call.number("largest_norm"))
         both = (size > 0) & (length > 0)
         trust = torch.where(both, size / torch.where(both, length, 1.0), 1.0)
         rate = rate * trust.to(rate.dtype)
