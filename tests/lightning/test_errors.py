@@ -10,7 +10,7 @@ import pytest
 import torch
 import torchmetrics
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from tests.lightning.models import CLASSES, Classifier, Optimizer, loader
+from tests.lightning.models import CLASSES, Classifier, Gan, Optimizer, loader
 from tests.lightning.test_parity import Case, assert_same, fit
 
 import poptorch
@@ -144,3 +144,21 @@ def test_a_step_that_is_compiled_again_and_again_is_mentioned(
 
     assert "validation_step was compiled 16 times" in caplog.text
     assert len(trainer.callback_metrics) == 17
+
+
+def test_a_step_of_an_object_that_is_no_function_is_called_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Counted:
+        calls = 0
+
+        def __call__(self, closure: Any = None) -> None:
+            self.calls += 1
+
+    step = Counted()
+    monkeypatch.setattr(torch.optim.SGD, "step", step)
+
+    _, trainer = fit(Case(Gan), "ipu", max_epochs=1)
+
+    assert step.calls == trainer.num_training_batches
+    assert "runs on the CPU: SGD.step is no function" in caplog.text

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from pantile.lightning.modes import FUSED
 from pantile.lightning.namespaces import Namespace
 
 PRECISIONS = ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed")
@@ -28,6 +29,7 @@ _HALF = {"16": torch.float16, "bf16": torch.bfloat16}
 class IPUPrecisionMembers:
     """The members of `IPUPrecision`, for either namespace."""
 
+    is_ipu_precision = True
     precision: str
     scaler: Any
 
@@ -71,6 +73,11 @@ class IPUPrecisionMembers:
     def convert_output(self, data: Any) -> Any:
         """As computed."""
         return data
+
+    def backward(self, tensor: Any, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Hand the gradients over; a program that updates the weights has used them already."""
+        if model.trainer.strategy.mode != FUSED:
+            super().backward(tensor, model, optimizer, *args, **kwargs)  # type: ignore[misc]
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:

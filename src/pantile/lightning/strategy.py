@@ -26,8 +26,8 @@ from pantile.lightning.clipping import clipped
 from pantile.lightning.fast_kernels import fast_kernels
 from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
-from pantile.lightning.manual import ManualStep
-from pantile.lightning.modes import FUSED, SPLIT, is_stand_in, observing, reasons_to_split
+from pantile.lightning.manual import ManualOptimization
+from pantile.lightning.modes import FUSED, SPLIT, observing, reasons_to_split
 from pantile.lightning.namespaces import Namespace
 from pantile.lightning.one_process import OneProcess
 from pantile.lightning.precision import (
@@ -51,14 +51,14 @@ from pantile.lightning.step_results import (
 from pantile.logging import logger
 from pantile.options import Options
 from pantile.runtime.step_module import StepProgram
-from pantile.runtime.whole_step import FirstStep, OptimizersInStep
+from pantile.runtime.whole_step import OptimizersInStep
 from pantile.runtime.wrap import check_is_python
 
 _STEP_MODES = ("auto", SPLIT, FUSED)
 _FALLBACKS = (None, "eager")
 
 
-class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
+class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimization):
     """The members of `IPUStrategy`, for either namespace."""
 
     strategy_name = "ipu_strategy"
@@ -173,6 +173,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         self._follow_half(module)
         super().setup(trainer)  # type: ignore[misc]
         self._in_step.clear()
+        self._eager.clear()
         self._programs.begin()
         self._programs.profile = trainer.profiler.profile
         self._choose_mode(trainer)
@@ -426,34 +427,6 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
     def _clipping(self) -> tuple[Any, Any]:
         trainer = self.lightning_module._trainer
         return trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-
-    # Training, with manual optimisation
-
-    def _manual_step(self, args: Sequence[Any]) -> Any:
-        assert self._programs is not None
-        step = ManualStep(self, self._optimizers_in_step())
-        try:
-            return step.run(self._programs, args)
-        except FirstStep:  # an optimizer makes its state
-            self._in_step.clear()
-            return super().training_step(*args)  # type: ignore[misc]
-
-    def _optimizers_in_step(self) -> OptimizersInStep:
-        module = self.lightning_module
-        key = tuple(p.grad is not None for p in module.parameters())
-        known = self._in_step.get(key)
-        if known is None or not known.still_holds():
-            real = [o for o in self.optimizers if not is_stand_in(o)]
-            known = self._in_step[key] = OptimizersInStep(real, module)
-        return known
-
-    def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Hand the gradients over; in fused mode they were used already."""
-        if self.mode == SPLIT:
-            return super().backward(closure_loss, optimizer, *args, **kwargs)  # type: ignore[misc]
-        plugin, module = self.precision_plugin, self.lightning_module
-        closure_loss = plugin.pre_backward(closure_loss, module)
-        return plugin.post_backward(closure_loss, module)
 
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any
