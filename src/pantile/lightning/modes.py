@@ -7,6 +7,7 @@ fused   one program computes everything, update included; nothing runs in betwee
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -99,6 +100,11 @@ def _of_optimizers(strategy: Any) -> Iterator[str]:
         yield "a step that is no function of Python"
     elif "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         yield "a step of the optimizer's own"
+
+
+def is_function(thing: Any) -> bool:
+    """Is it a function of Python, or one with arguments given?"""
+    return inspect.isroutine(thing) or isinstance(thing, functools.partial)
 
 
 def replaced_by_objects(strategy: Any) -> Iterator[str]:

@@ -27,8 +27,8 @@ from pantile.lightning.fast_kernels import fast_kernels
 from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualOptimization
-from pantile.lightning.modes import FUSED, SPLIT, observing, reasons_to_split
-from pantile.lightning.namespaces import Namespace
+from pantile.lightning.modes import FUSED, SPLIT, is_function, observing, reasons_to_split
+from pantile.lightning.namespaces import Made, Namespace, made_class
 from pantile.lightning.one_process import OneProcess
 from pantile.lightning.precision import (
     IPUPrecisionMembers,
@@ -58,7 +58,7 @@ _STEP_MODES = ("auto", SPLIT, FUSED)
 _FALLBACKS = (None, "eager")
 
 
-class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimization):
+class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimization, Made):
     """The members of `IPUStrategy`, for either namespace."""
 
     strategy_name = "ipu_strategy"
@@ -85,6 +85,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
         step_mode: str = "auto",
         fallback: str | None = None,
         exact_resume: bool = True,
+        debug: bool = False,
     ) -> None:
         check_choice("step_mode", step_mode, _STEP_MODES)
         check_choice("fallback", fallback, _FALLBACKS)
@@ -103,7 +104,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
         self.autoreport, self.autoreport_dir = autoreport, autoreport_dir
         self._given_training, self._given_inference = training_opts, inference_opts
         self._step_mode, self._fallback = step_mode, fallback
-        self._exact_resume = exact_resume
+        self._exact_resume, self._debug = exact_resume, debug
         self._saved_gradients: Any = None
         self.mode = SPLIT
         self.mode_reasons: list[str] = []
@@ -176,6 +177,8 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
         self._eager.clear()
         self._programs.begin()
         self._programs.profile = trainer.profiler.profile
+        self._programs.tell = self._say if self._debug else None
+        self._programs.at_once = trainer.state.fn == "fit" and trainer.ckpt_path is not None
         self._choose_mode(trainer)
         self._programs.observers = observing(self.namespace, trainer.callbacks)
         self.warn_of_contradictions()
@@ -214,6 +217,9 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
             f"iteration{'s' * (iterations > 1)}, {self.mode} steps, engine {options.engine_name}, "
             f"precision {self.precision_plugin.precision}"
         )
+        self._say(line)
+
+    def _say(self, line: str) -> None:
         self.namespace.find("utilities.rank_zero:rank_zero_info")(line)
 
     def _misconfigured(self, what: str, fix: str) -> None:
@@ -296,6 +302,10 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
 
     def _runs_eagerly(self, step: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         if step in self._eager:
+            return True
+        if not is_function(getattr(self.lightning_module, step)):
+            logger.warning("%s runs on the CPU: it is no function of Python", step)
+            self._eager.add(step)
             return True
         if kwargs or not args or hasattr(args[0], "__next__"):
             if self._fallback != "eager":
@@ -445,6 +455,10 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
             self.optimizer_updates += 1
         return result
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without programs: they are made again where they are needed."""
+        return {**vars(self), "_programs": None, "_in_step": {}, "_defaults": None}
+
     def teardown(self) -> None:
         """Let go of the programs."""
         self._forget()
@@ -458,15 +472,14 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
     @classmethod
     def register_strategies(cls, registry: Any) -> None:
         """Make the name known to a registry of Lightning."""
-        registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
+        what = "Steps as compiled programs"
+        registry.register(cls.strategy_name, cls, what, override=True)
+        told = f"{what}; says what is compiled, and why"
+        registry.register("ipu_debug", cls, told, override=True, debug=True)
 
 
 @cache
 def strategy_class(namespace: Namespace) -> Any:
     """`IPUStrategy` for one namespace."""
     base = namespace.find("strategies.parallel:ParallelStrategy")
-    return type(
-        "IPUStrategy",
-        (IPUStrategyMembers, base),
-        {"namespace": namespace, "__module__": __name__},
-    )
+    return made_class("IPUStrategy", strategy_class, namespace, IPUStrategyMembers, base)
