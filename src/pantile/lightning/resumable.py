@@ -112,6 +112,10 @@ def resumable(loader: Any) -> Any:
     if isinstance(loader, DataLoader) and loader._accessor is not None:
         return loader  # its worker is ahead of us
     kind: Any = type(loader)
+    if kind is DataLoader:  # made by the user, who may ask whether it is the one that is used
+        loader.__class__ = _resumable_class(kind)
+        vars(loader)["position"] = Position()
+        return loader
     twin: Any = object.__new__(_resumable_class(kind))
     vars(twin).update(vars(loader), position=Position())
     return twin

@@ -234,7 +234,8 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
         count = options.replication_factor * options.device_iterations
         if training:
             count *= options.Training.gradient_accumulation
-        made = combined(dataloader, count, training=training)
+        given = self._given_training if training else self._given_inference
+        made = combined(dataloader, count, training=training, options=given)
         return resumable(made) if training and self._exact_resume else made
 
     def save_checkpoint(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
