@@ -163,3 +163,19 @@ def test_a_step_of_an_object_that_is_no_function_is_called_each_time(
 
     assert step.calls == trainer.num_training_batches
     assert "runs on the CPU: SGD.step is no function" in caplog.text
+
+
+def test_the_step_of_an_optimizer_of_the_users_own_is_called_each_time() -> None:
+    class Counts(torch.optim.SGD):
+        calls = 0
+
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            self.calls += 1
+            return super().step(closure)
+
+    mine = fit(Case(lambda: Optimizer(partial(Counts, lr=0.1))), "ipu", max_epochs=1)
+
+    assert mine[1].strategy.mode_reasons == ["Counts.step"]
+    assert mine[1].optimizers[0].calls == mine[1].global_step == 6
+    theirs = fit(Case(lambda: Optimizer(partial(torch.optim.SGD, lr=0.1))), "cpu", max_epochs=1)
+    assert_same(mine, theirs, 1e-6)

@@ -102,6 +102,18 @@ def _of_optimizers(strategy: Any) -> Iterator[str]:
         yield "a step of the optimizer's own"
 
 
+def reasons_to_rather_split(strategy: Any) -> Iterator[str]:
+    """What may be part of a program, but does more than compute perhaps.
+
+    The step of an optimizer that is not torch's may count, print or keep numbers of its own; it is
+    called each time unless the user asks for fused steps.
+    """
+    for optimizer in strategy.optimizers:
+        owner = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+        if not owner.__module__.startswith(("torch.optim", "pantile.", "poptorch.")):
+            yield f"{owner.__name__}.step"
+
+
 def is_function(thing: Any) -> bool:
     """Is it a function of Python, or one with arguments given?"""
     return inspect.isroutine(thing) or isinstance(thing, functools.partial)

@@ -27,7 +27,14 @@ from pantile.lightning.fast_kernels import fast_kernels
 from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
 from pantile.lightning.manual import ManualOptimization
-from pantile.lightning.modes import FUSED, SPLIT, is_function, observing, reasons_to_split
+from pantile.lightning.modes import (
+    FUSED,
+    SPLIT,
+    is_function,
+    observing,
+    reasons_to_rather_split,
+    reasons_to_split,
+)
 from pantile.lightning.namespaces import Made, Namespace, made_class
 from pantile.lightning.one_process import OneProcess
 from pantile.lightning.precision import (
@@ -205,7 +212,8 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
                 )
             self.mode = FUSED
         elif self._step_mode == "auto" and fitting and not self.mode_reasons:
-            self.mode = FUSED
+            self.mode_reasons = list(reasons_to_rather_split(self))
+            self.mode = SPLIT if self.mode_reasons else FUSED
         else:
             self.mode = SPLIT
 
