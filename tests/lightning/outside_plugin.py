@@ -15,10 +15,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lightning.pytorch.trainer.connectors import accelerator_connector
+from tests.clients.torchvision_ops import declare_missing_ops
 
-import pantile.lightning  # noqa: F401 - registers the accelerator
-from pantile.lightning.programs import Programs
+declare_missing_ops()  # torchmetrics imports torchvision, also a build of it for GPUs
+
+from lightning.pytorch.trainer.connectors import accelerator_connector  # noqa: E402
+
+import pantile.lightning  # noqa: E402, F401 - registers the accelerator
+from pantile.lightning.programs import Programs  # noqa: E402
 
 _compiled = 0
 _outcomes: Counter[tuple[str, bool]] = Counter()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torchmetrics
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from tests.lightning.models import CLASSES, Classifier, Optimizer, loader
+from tests.lightning.models import CLASSES, Classifier, Gan, Optimizer, loader
 from tests.lightning.test_parity import Case, assert_same, fit
 
 import poptorch
@@ -144,3 +144,38 @@ def test_a_step_that_is_compiled_again_and_again_is_mentioned(
 
     assert "validation_step was compiled 16 times" in caplog.text
     assert len(trainer.callback_metrics) == 17
+
+
+def test_a_step_of_an_object_that_is_no_function_is_called_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Counted:
+        calls = 0
+        hooked = True  # else torch makes a function of it
+
+        def __call__(self, closure: Any = None) -> None:
+            self.calls += 1
+
+    step = Counted()
+    monkeypatch.setattr(torch.optim.SGD, "step", step)
+
+    _, trainer = fit(Case(Gan), "ipu", max_epochs=1)
+
+    assert step.calls == trainer.num_training_batches
+    assert "runs on the CPU: SGD.step is no function" in caplog.text
+
+
+def test_the_step_of_an_optimizer_of_the_users_own_is_called_each_time() -> None:
+    class Counts(torch.optim.SGD):
+        calls = 0
+
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            self.calls += 1
+            return super().step(closure)
+
+    mine = fit(Case(lambda: Optimizer(partial(Counts, lr=0.1))), "ipu", max_epochs=1)
+
+    assert mine[1].strategy.mode_reasons == ["Counts.step"]
+    assert mine[1].optimizers[0].calls == mine[1].global_step == 6
+    theirs = fit(Case(lambda: Optimizer(partial(torch.optim.SGD, lr=0.1))), "cpu", max_epochs=1)
+    assert_same(mine, theirs, 1e-6)

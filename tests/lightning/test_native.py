@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,3 +64,28 @@ def test_device_iterations_and_replicas_run_natively() -> None:
     module, _ = fit(Case(train=partial(loader, 24, 4)), "ipu", devices=2, strategy=strategy)
 
     torch.testing.assert_close(module.state_dict(), cpu.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_resumed_run_goes_on_to_the_same_bits_natively(tmp_path: Path) -> None:
+    def run(epochs: int, path: Path | None = None) -> LightningModule:
+        torch.manual_seed(3)
+        module = models.Classifier()
+        trainer = Trainer(
+            accelerator="ipu",
+            devices=1,
+            max_epochs=epochs,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+        )
+        trainer.fit(module, loader(), ckpt_path=path)
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+        return module
+
+    unbroken = run(3)
+    run(1)
+
+    resumed = run(3, tmp_path / "last.ckpt")
+
+    torch.testing.assert_close(resumed.state_dict(), unbroken.state_dict(), rtol=0, atol=0)

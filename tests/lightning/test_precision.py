@@ -9,10 +9,11 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from tests.lightning.models import Classifier, Optimizer, loader
-from tests.lightning.test_parity import Case, fit
+from lightning.pytorch.plugins.precision import MixedPrecision
+from tests.lightning.models import Classifier, Gan, Optimizer, loader
+from tests.lightning.test_parity import Case, assert_same, fit
 
-from pantile.lightning import IPUStrategy
+from pantile.lightning import IPUPrecision, IPUStrategy
 
 pytestmark = pytest.mark.usefixtures("reference")
 
@@ -84,3 +85,30 @@ def test_a_strategy_alone_keeps_the_precision_that_was_asked_for() -> None:
 def test_an_unsupported_precision_is_refused_with_the_supported_ones() -> None:
     with pytest.raises(ValueError, match=r"is not supported. `precision` must be one of: 32-true"):
         pl.Trainer(accelerator="ipu", precision="64-true")
+
+
+def mixed_half_on_the_cpu() -> MixedPrecision:
+    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", growth_interval=3))
+
+
+class Overflows(Gan):
+    """The first optimizer's gradients are not finite in one step."""
+
+    def manual_backward(self, loss: Any, *args: Any, **kwargs: Any) -> None:
+        turn = (
+            self.trainer.fit_loop.epoch_loop.total_batch_idx == 4 and self.g[0].weight.requires_grad
+        )
+        super().manual_backward(loss * (1e38 if turn else 1.0), *args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Gan, Overflows])
+def test_manual_optimisation_scales_the_loss_of_each_optimizer(kind: Any) -> None:
+    theirs = fit(Case(kind), "cpu", plugins=[mixed_half_on_the_cpu()])
+
+    plugin = IPUPrecision("16-mixed")
+    plugin.scaler = torch.amp.GradScaler("cpu", growth_interval=3)
+    mine = fit(Case(kind), "ipu", plugins=[plugin])
+
+    assert mine[1].strategy.program_times[0].name == "training_step (manual)"
+    assert plugin.scaler.state_dict() == theirs[1].precision_plugin.scaler.state_dict()
+    assert_same(mine, theirs, 1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -193,3 +194,43 @@ def test_a_line_says_what_runs_where(
         trainer.fit(BoringModel())
 
     assert "IPU: 2 replicas × 1 device iteration, fused steps, engine reference" in caplog.text
+
+
+def test_the_modules_of_the_old_package_work() -> None:
+    from lightning_graphcore import accelerator, precision, strategy
+
+    assert accelerator.IPUAccelerator is IPUAccelerator
+    assert strategy.IPUStrategy is IPUStrategy
+    assert precision.IPUPrecision is pantile.lightning.IPUPrecision
+    with pytest.raises(AttributeError, match="no attribute 'IPUPlugin'"):
+        strategy.IPUPlugin  # noqa: B018
+
+
+def test_a_trainer_can_be_pickled() -> None:
+    trainer = pl.Trainer(accelerator="ipu", devices=3, precision="bf16-mixed", **QUIET)
+
+    again = pickle.loads(pickle.dumps(trainer))
+
+    assert type(again.strategy) is IPUStrategy
+    assert type(again.accelerator) is IPUAccelerator
+    assert (again.num_devices, again.precision) == (3, "bf16-mixed")
+
+
+def test_ipu_debug_says_why_each_program_is_compiled(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Branches(BoringModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)["loss"]
+            return loss * 2 if batch_idx == 1 else loss
+
+    trainer = pl.Trainer(strategy="ipu_debug", fast_dev_run=3, **QUIET)
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "handlers", [caplog.handler])
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
+        trainer.fit(Branches())
+
+    told = [line for line in caplog.messages if line.startswith("IPU: compiles training_step")]
+    assert [line.partition("program ")[2][:18] for line in dict.fromkeys(told)] == [
+        "1 of it: first cal",
+        "2 of it: another w",
+    ]

@@ -196,3 +196,34 @@ def test_the_batches_of_any_iterable_are_joined() -> None:
     mine = fit(Case(train=Batches), "ipu", devices=2)
 
     assert_same(mine, fit(Case(train=partial(loader, 24, 8)), "cpu"), 1e-6)
+
+
+def test_options_decide_and_are_found_where_scripts_look_for_them() -> None:
+    training, inference = poptorch.Options(), poptorch.Options()
+    training.deviceIterations(2).replicationFactor(2)
+    inference.deviceIterations(3)
+    strategy = pantile.lightning.IPUStrategy(training_opts=training, inference_opts=inference)
+    seen: list[Any] = []
+
+    class Looks(pl.Callback):
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            seen.extend(trainer.strategy.poptorch_models.items())
+
+    case = Case(train=partial(loader, 24, 2), val=partial(loader, 12, 2))
+    case.callbacks = lambda: [Looks()]
+    _, trainer = fit(case, "ipu", strategy=strategy, max_epochs=1)
+
+    assert [stage.value for stage, _ in seen] == ["train", "validate", "sanity_check"]
+    iterations = [model._options.toDict()["device_iterations"] for _, model in seen]
+    assert iterations == [2, 3, 3]
+    assert isinstance(trainer.train_dataloader, poptorch.DataLoader)
+    assert trainer.train_dataloader.options is training
+    assert trainer.train_dataloader.combinedBatchSize == 8
+    assert (len(trainer.train_dataloader), len(trainer.val_dataloaders)) == (3, 2)
+
+
+def test_accumulation_is_among_the_options_of_training() -> None:
+    _, trainer = fit(Case(), "ipu", accumulate_grad_batches=3, max_epochs=1)
+
+    options = next(iter(trainer.strategy.poptorch_models.values())).options
+    assert options.Training.toDict()["gradient_accumulation"] == 3

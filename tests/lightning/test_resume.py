@@ -101,3 +101,12 @@ def test_a_run_that_died_within_an_epoch_goes_on_to_the_same_bits(
     trainer.fit(resumed, loader(40, 4, shuffle=True), ckpt_path=tmp_path / "mid.ckpt")
 
     torch.testing.assert_close(resumed.state_dict(), unbroken.state_dict(), rtol=0, atol=0)
+
+
+def test_the_position_in_a_checkpoint_compares_with_plain_equality(tmp_path: Path) -> None:
+    run(Classifier, "ipu", tmp_path, epochs=1)
+
+    first, second = (torch.load(tmp_path / "last.ckpt", weights_only=True) for _ in range(2))
+
+    assert first["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]["batches"] == 6
+    assert first["loops"] == second["loops"]

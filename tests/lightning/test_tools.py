@@ -86,6 +86,30 @@ def test_the_tuner_suggests_the_rate_it_suggests_on_the_cpu() -> None:
     assert suggestion("ipu") == pytest.approx(suggestion("cpu"))
 
 
+def test_the_tuner_finds_the_batch_size_it_finds_on_the_cpu() -> None:
+    class Sized(Classifier):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch_size = 2
+
+        def train_dataloader(self) -> Any:
+            return loader(24, self.batch_size)
+
+        def val_dataloader(self) -> Any:
+            return loader(8, 4)
+
+    def tuned(accelerator: str) -> tuple[int | None, Any]:
+        pl.seed_everything(1, verbose=False)
+        module = Sized()
+        trainer = pl.Trainer(accelerator=accelerator, devices=1, max_epochs=1, **QUIET)
+        return Tuner(trainer).scale_batch_size(module, max_trials=2), module.state_dict()
+
+    (mine, weights), (theirs, expected) = tuned("ipu"), tuned("cpu")
+
+    assert mine == theirs == 4
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
+
+
 def test_a_csv_file_holds_every_step(tmp_path: Path) -> None:
     trainer = pl.Trainer(
         accelerator="ipu",

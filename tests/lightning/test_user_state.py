@@ -307,3 +307,24 @@ def test_objects_that_a_step_returns_hold_the_values_of_the_run() -> None:
         assert mine.extra["index"] == theirs.extra["index"]
         torch.testing.assert_close(mine.loss, theirs.loss)
         torch.testing.assert_close(mine.extra["rows"], theirs.extra["rows"])
+
+
+def test_a_list_of_the_class_that_a_hook_replaces_by_one_of_its_own() -> None:
+    class Rebinds(Classifier):
+        outputs: ClassVar[list[list[Any]]] = [[], []]
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.epochs: list[Any] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.outputs[batch_idx % 2].append(1 + batch_idx)
+            return super().training_step(batch, batch_idx)
+
+        def on_train_epoch_end(self) -> None:
+            self.epochs.append(self.outputs)
+            self.outputs = [[], []]  # type: ignore[misc]
+
+    module, _ = fit(Case(Rebinds), "ipu")
+
+    assert module.epochs == [[[1, 3, 5], [2, 4, 6]]] * 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pantile.lightning.namespaces import Namespace
+from pantile.lightning.namespaces import Made, Namespace, made_class
 
 DEVICES = "PANTILE_LIGHTNING_DEVICES"
 _SMALLEST_SYSTEM = 4
@@ -33,7 +33,7 @@ def parse_devices(devices: Any, misconfiguration: type[Exception]) -> int:
     return count
 
 
-class IPUAcceleratorMembers:
+class IPUAcceleratorMembers(Made):
     """The members of `IPUAccelerator`, for either namespace."""
 
     namespace: Namespace
@@ -92,8 +92,7 @@ def accelerator_class(namespace: Namespace) -> Any:
     def parse(devices: Any) -> int:
         return parse_devices(devices, misconfiguration)
 
-    return type(
-        "IPUAccelerator",
-        (IPUAcceleratorMembers, namespace.find("accelerators.accelerator:Accelerator")),
-        {"namespace": namespace, "parse_devices": staticmethod(parse), "__module__": __name__},
-    )
+    base = namespace.find("accelerators.accelerator:Accelerator")
+    bases = (IPUAcceleratorMembers, base)
+    members = {"parse_devices": staticmethod(parse)}
+    return made_class("IPUAccelerator", accelerator_class, namespace, *bases, **members)

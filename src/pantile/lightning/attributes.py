@@ -157,6 +157,16 @@ class Fingerprint:
         self._settle()
         return True
 
+    def differences(self) -> list[str]:
+        """The attributes that are not what they were, by name."""
+        found = []
+        for path, values in self._entries.items():
+            now = _found(self._attributes.tables[path].place)
+            table = now if isinstance(now, dict) else {}
+            changed = [k for k, then in values.items() if not _equal(table.get(k, _MISSING), then)]
+            found += [f"{path}.{key}".strip(".") for key in changed]
+        return found
+
     def with_differences(self) -> Fed | None:
         """What would have to be an input for this recording to fit; None if that cannot help."""
         numbers, tensors = [], []

@@ -21,15 +21,38 @@ from torch.utils.data import IterableDataset
 from pantile.data.loader import DataLoader
 from pantile.errors import DataArgumentError
 from pantile.logging import logger
+from pantile.options import Options
 
 
-def combined(loader: Any, count: int, *, training: bool) -> Any:
-    """A loader whose batches are `count` of the given one's."""
-    if count == 1 or isinstance(loader, DataLoader):
+def combined(loader: Any, count: int, *, training: bool, options: Options | None = None) -> Any:
+    """A loader whose batches are `count` of the given one's, for programs with such options."""
+    if isinstance(loader, DataLoader) or (count == 1 and options is None):
         return loader
     if isinstance(loader, TorchLoader) and loader.batch_sampler is not None:
-        return _with_combined_sampler(loader, count, training=training)
-    return JoinedBatches(loader, count, training=training)
+        made = _with_combined_sampler(loader, count, training=training)
+        return made if options is None else _with_options(made, options)
+    return loader if count == 1 else JoinedBatches(loader, count, training=training)
+
+
+class CombinedLoader(DataLoader):
+    """A loader of torch's with batches for a whole call, seen as the loader of PopTorch it is.
+
+    Made of a loader that there is, not by its constructor. It loads as torch does.
+    """
+
+    __len__ = TorchLoader.__len__
+    __iter__ = TorchLoader.__iter__
+    _get_iterator = TorchLoader._get_iterator
+
+
+def _with_options(loader: Any, options: Options) -> Any:
+    if type(loader) is not TorchLoader:  # a class of the user's own stays what it is
+        return loader
+    twin: Any = object.__new__(CombinedLoader)
+    size = getattr(loader.batch_sampler, "batch_size", None)
+    vars(twin).update(vars(loader), _options=options, _accessor=None, _terminated=False)
+    vars(twin).update(_combined_batch_size=size)
+    return twin
 
 
 class CombinedSampler:

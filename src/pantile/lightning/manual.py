@@ -10,16 +10,51 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from pantile.errors import CaptureError
+from pantile.lightning.modes import is_stand_in, replaced_by_objects
 from pantile.lightning.programs import Inside, Kind, Programs
+from pantile.lightning.scaler_in_step import ScalerInStep
 from pantile.lightning.tape import Tape
+from pantile.logging import logger
 from pantile.runtime.step_module import StepProgram
-from pantile.runtime.whole_step import OptimizersInStep
+from pantile.runtime.whole_step import FirstStep, OptimizersInStep
+
+
+class ManualOptimization:
+    """The part of the strategy for steps that optimise by themselves."""
+
+    lightning_module: Any
+    optimizers: Any
+    _programs: Programs | None
+    _in_step: dict[tuple[bool, ...], OptimizersInStep]
+    _eager: set[str]
+
+    def _manual_step(self, args: Sequence[Any]) -> Any:
+        assert self._programs is not None
+        for name in replaced_by_objects(self):
+            logger.warning("training_step runs on the CPU: %s is no function of Python", name)
+            self._eager.add("training_step")
+            return super().training_step(*args)  # type: ignore[misc]
+        step = ManualStep(self, self._optimizers_in_step())
+        try:
+            return step.run(self._programs, args)
+        except FirstStep:  # an optimizer makes its state
+            self._in_step.clear()
+            return super().training_step(*args)  # type: ignore[misc]
+
+    def _optimizers_in_step(self) -> OptimizersInStep:
+        module = self.lightning_module
+        key = tuple(p.grad is not None for p in module.parameters())
+        known = self._in_step.get(key)
+        if known is None or not known.still_holds():
+            real = [o for o in self.optimizers if not is_stand_in(o)]
+            known = self._in_step[key] = OptimizersInStep(real, module)
+        return known
 
 
 class ManualStep:
@@ -27,12 +62,9 @@ class ManualStep:
 
     def __init__(self, strategy: Any, optimizers: OptimizersInStep) -> None:
         self._strategy, self._optimizers = strategy, optimizers
-        if getattr(strategy.precision_plugin, "scaler", None) is not None:
-            raise CaptureError(
-                "precision='16-mixed' with manual optimisation decides on the host whether an "
-                "optimizer steps",
-                fix="use precision='bf16-mixed' or '32-true'",
-            )
+        scaler = getattr(strategy.precision_plugin, "scaler", None)
+        scales = scaler is not None and scaler.is_enabled()
+        self._scaler = ScalerInStep(scaler, optimizers) if scales else None
         if strategy.training_opts.device_iterations > 1:
             raise CaptureError(
                 "device_iterations > 1 with manual optimisation",
@@ -41,18 +73,27 @@ class ManualStep:
 
     def run(self, programs: Programs, args: Sequence[Any]) -> Any:
         """Run the step; what it returned."""
-        surroundings = (self._strategy._surroundings(), self._optimizers.surroundings())
+        scaler = self._scaler
+        rules = () if scaler is None else scaler.surroundings()
+        surroundings = (self._strategy._surroundings(), self._optimizers.surroundings(), rules)
         kind = Kind("manual", 1, self._context, self._finish, self._make, surroundings)
-        run = programs.run("training_step", kind, args, self._optimizers.inputs())
-        self._optimizers.give_gradients(run.note.more, run.more)
+        extras = [*([] if scaler is None else scaler.inputs()), *self._optimizers.inputs()]
+        run = programs.run("training_step", kind, args, extras)
+        names, gradients = run.note.more, run.more
+        if scaler is not None:
+            scaler.give_back(gradients[len(names) :])
+        self._optimizers.give_gradients(names, gradients[: len(names)])
         return run.replay()
 
     @contextmanager
     def _context(self, inside: Inside) -> Iterator[None]:
-        plugin = self._strategy.precision_plugin
-        recording = self._optimizers.recording(inside.extras, inside.state, inside.facts)
+        plugin, extras = self._strategy.precision_plugin, list(inside.extras)
+        scaled: AbstractContextManager[Any] = nullcontext()
+        if self._scaler is not None:
+            scaled = self._scaler.recording(plugin, extras.pop(0))
+        recording = self._optimizers.recording(extras, inside.state, inside.facts)
         events, context = self._events(inside.tape), plugin.train_step_context()
-        with torch.enable_grad(), recording, events, context:
+        with torch.enable_grad(), scaled, recording, events, context:
             yield
 
     @contextmanager
@@ -72,7 +113,8 @@ class ManualStep:
             yield
 
     def _finish(self, result: Any, inside: Inside) -> tuple[list[torch.Tensor], list[str]]:
-        return self._optimizers.left_gradients()
+        gradients, names = self._optimizers.left_gradients()
+        return [*gradients, *([] if self._scaler is None else self._scaler.results())], names
 
     def _make(self, function: Any, parts: int, name: str) -> StepProgram:
         strategy = self._strategy

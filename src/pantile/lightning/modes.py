@@ -7,6 +7,7 @@ fused   one program computes everything, update included; nothing runs in betwee
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -80,8 +81,11 @@ def _of_flags(trainer: Any) -> Iterator[str]:
 def _of_optimizers(strategy: Any) -> Iterator[str]:
     import torch
 
-    if getattr(strategy.precision_plugin, "scaler", None) is not None:
+    plugin = strategy.precision_plugin
+    if getattr(plugin, "scaler", None) is not None:
         yield "dynamic loss scaling"
+    if not hasattr(plugin, "is_ipu_precision"):
+        yield f"{type(plugin).__name__}, a precision plugin of the user's own"
     if len(strategy.optimizers) != 1:
         yield f"{len(strategy.optimizers)} optimizers"
         return
@@ -96,6 +100,37 @@ def _of_optimizers(strategy: Any) -> Iterator[str]:
         yield "a step that is no function of Python"
     elif "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         yield "a step of the optimizer's own"
+
+
+def reasons_to_rather_split(strategy: Any) -> Iterator[str]:
+    """What may be part of a program, but does more than compute perhaps.
+
+    The step of an optimizer that is not torch's may count, print or keep numbers of its own; it is
+    called each time unless the user asks for fused steps.
+    """
+    for optimizer in strategy.optimizers:
+        owner = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+        if not owner.__module__.startswith(("torch.optim", "pantile.", "poptorch.")):
+            yield f"{owner.__name__}.step"
+
+
+def is_function(thing: Any) -> bool:
+    """Is it a function of Python, or one with arguments given?"""
+    return inspect.isroutine(thing) or isinstance(thing, functools.partial)
+
+
+def replaced_by_objects(strategy: Any) -> Iterator[str]:
+    """What a step that optimises by hand calls, and somebody has put an object in the place of.
+
+    A recorded step would call it once; whoever counts calls, or does something else, wants it to be
+    called in each.
+    """
+    for optimizer in strategy.optimizers:
+        for name in ("step", "zero_grad"):
+            if not inspect.isroutine(getattr(type(optimizer), name, None)):
+                yield f"{type(optimizer).__name__}.{name}"
+    if not inspect.isroutine(strategy.backward):
+        yield f"{type(strategy).__name__}.backward"
 
 
 def observing(namespace: Namespace, callbacks: Any) -> tuple[Any, ...]:

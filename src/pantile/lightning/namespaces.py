@@ -7,6 +7,7 @@ for each. Nothing of Lightning is imported before it is needed.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,6 +39,31 @@ class Namespace:
     def fabric(self) -> str:
         """The Fabric this copy is built on."""
         return "lightning.fabric" if self.name == NAMES[0] else "lightning_fabric"
+
+
+class Made:
+    """The base of a class that is made once for each namespace; its objects can be pickled."""
+
+    namespace: Namespace
+    #: The function that makes the class.
+    maker: Callable[[Namespace], Any]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        make = getattr(type(self), "maker", None)
+        if make is None or type(self) is not make(self.namespace):  # a user's class has a name
+            return super().__reduce_ex__(protocol)
+        return _blank, (make, self.namespace), self.__getstate__()
+
+
+def _blank(make: Callable[[Namespace], Any], namespace: Namespace) -> Any:
+    kind = make(namespace)
+    return kind.__new__(kind)
+
+
+def made_class(name: str, maker: Any, namespace: Namespace, *bases: Any, **members: Any) -> Any:
+    """A class for one namespace."""
+    known = {"namespace": namespace, "maker": staticmethod(maker), "__module__": maker.__module__}
+    return type(name, bases, {**known, **members})
 
 
 def default_namespace() -> Namespace:

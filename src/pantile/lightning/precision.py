@@ -18,16 +18,18 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from pantile.lightning.namespaces import Namespace
+from pantile.lightning.modes import FUSED
+from pantile.lightning.namespaces import Made, Namespace, made_class
 
 PRECISIONS = ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed")
 _SHORT = {16: "16-mixed", "16": "16-mixed", "bf16": "bf16-mixed", 32: "32-true", "32": "32-true"}
 _HALF = {"16": torch.float16, "bf16": torch.bfloat16}
 
 
-class IPUPrecisionMembers:
+class IPUPrecisionMembers(Made):
     """The members of `IPUPrecision`, for either namespace."""
 
+    is_ipu_precision = True
     precision: str
     scaler: Any
 
@@ -71,6 +73,11 @@ class IPUPrecisionMembers:
     def convert_output(self, data: Any) -> Any:
         """As computed."""
         return data
+
+    def backward(self, tensor: Any, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Hand the gradients over; a program that updates the weights has used them already."""
+        if model.trainer.strategy.mode != FUSED:
+            super().backward(tensor, model, optimizer, *args, **kwargs)  # type: ignore[misc]
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:
@@ -118,7 +125,7 @@ def precision_of_weights(module: torch.nn.Module) -> str | None:
 def precision_class(namespace: Namespace) -> Any:
     """`IPUPrecision` for one namespace."""
     base = namespace.find("plugins.precision.amp:MixedPrecision")
-    return type("IPUPrecision", (IPUPrecisionMembers, base), {"__module__": __name__})
+    return made_class("IPUPrecision", precision_class, namespace, IPUPrecisionMembers, base)
 
 
 def as_ipu_precision(plugin: Any, namespace: Namespace) -> Any:

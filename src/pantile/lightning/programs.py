@@ -141,6 +141,23 @@ class Recording:
             and self.outline.same_as(outline)
         )
 
+    def why_not(self, kind: Kind, outline: Outline, rest: tuple[Any, ...]) -> str:
+        """Why this program of the same step is not the one for a call."""
+        mine = self.kind
+        if not self.outline.same_as(outline):
+            return f"other inputs: {outline.described()}"
+        if (mine.name, mine.parts) != (
+            kind.name,
+            kind.parts,
+        ) or mine.surroundings != kind.surroundings:
+            return f"another stage, precision or mode: {kind.name}, {kind.surroundings}"
+        if self.rest != rest:
+            return f"other arguments: {rest}"
+        changed = self._fingerprint.differences()
+        if changed:
+            return f"other attributes: {', '.join(changed)}"
+        return "another way through the step, decided by a number such as batch_idx"
+
     def fed_next(self) -> Fed | None:
         """With which inputs this recording would fit now; None if they cannot help."""
         return self._fingerprint.with_differences()
@@ -176,7 +193,8 @@ class Recording:
         for _ in range(_MOST_ATTEMPTS):
             program = self.kind.make(self._function, self.kind.parts, name)
             try:
-                program.record(self._arguments(tensors, extras, numbers))
+                arguments = self._arguments(tensors, extras, numbers)
+                program.record(arguments, at_once=self._owner.at_once)
             except MoreInputs as more:
                 self._start_again(program, more)
                 continue
@@ -247,6 +265,10 @@ class Programs:
         self.recordings: list[Recording] = []
         self.profile: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext()
         self._ended: list[ProgramTime] = []
+        #: Is told why a program is made.
+        self.tell: Callable[[str], None] | None = None
+        #: Resumed: the run that goes on had compiled its programs.
+        self.at_once = False
         #: While a step is recorded.
         self.tape: Tape | None = None
 
@@ -281,11 +303,18 @@ class Programs:
         alike = (known for known in self.recordings if known.is_for(step, kind, outline, rest))
         last = next(alike, None)
         fed = (last.fed_next() if last is not None else None) or Fed()
+        if self.tell is not None:
+            self.tell(f"IPU: {self._reason(step, kind, outline, rest)}")
         made = Recording(self, step, kind, outline, rest, fed)
         run = made.run(tensors, extras, numbers)
         self.recordings.insert(0, made)
         self._warn(step)
         return run
+
+    def _reason(self, step: str, kind: Kind, outline: Outline, rest: tuple[Any, ...]) -> str:
+        known = [recording for recording in self.recordings if recording.step == step]
+        why = known[0].why_not(kind, outline, rest) if known else "first call"
+        return f"compiles {step} ({kind.name}), program {len(known) + 1} of it: {why}"
 
     def _warn(self, step: str) -> None:
         count = sum(known.step == step for known in self.recordings)

@@ -96,8 +96,10 @@ class Recorder:
     def _exchange_metrics(self) -> None:
         for metric in _metrics(self._module):
             for method in _METHODS:
-                if callable(getattr(metric, method, None)):
-                    self._put(metric, method, partial(self._metric, metric, method))
+                real = getattr(metric, method, None)
+                if callable(real):
+                    call = partial(self._metric, metric, method)
+                    self._put(metric, method, _Method(call, host_object(self.tape, real)))
 
     def _metric(self, metric: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         call = partial(_call_metric, metric, method)
@@ -160,6 +162,21 @@ class Recorder:
                     f"the step sets {key!r} of an optimizer; a compiled step would do it once",
                     fix="use a scheduler, or set it in on_train_batch_start",
                 )
+
+
+class _Method:
+    """Stands for a method of a metric; what it has besides being called, it has after each run."""
+
+    def __init__(self, call: Callable[..., Any], real: Any) -> None:
+        self._call, self._real = call, real
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # torch looks at a function's globals
+            raise AttributeError(name)
+        return getattr(self._real, name)
 
 
 def _restore(table: dict[str, Any], name: str, before: Any) -> None:

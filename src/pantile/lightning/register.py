@@ -28,7 +28,7 @@ def register(namespace: Namespace | None = None) -> None:
     strategies = namespace.find("strategies:StrategyRegistry")
     accelerator_class(namespace).register_accelerators(accelerators)
     strategy = strategy_class(namespace)
-    strategies.register("ipu_strategy", strategy, "Steps as compiled programs", override=True)
+    strategy.register_strategies(strategies)
     connector = namespace.find(_CONNECTOR)
     choose, precise = connector._choose_strategy, connector._check_and_init_precision
     _originals[namespace.name] = (choose, precise)
@@ -56,4 +56,5 @@ def unregister(namespace: Namespace | None = None) -> None:
     connector = namespace.find(_CONNECTOR)
     connector._choose_strategy, connector._check_and_init_precision = originals
     namespace.find("accelerators:AcceleratorRegistry").pop("ipu", None)
-    namespace.find("strategies:StrategyRegistry").pop("ipu_strategy", None)
+    for name in ("ipu_strategy", "ipu_debug"):
+        namespace.find("strategies:StrategyRegistry").pop(name, None)

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from pantile.data.loader import DataLoader
 
 GRADIENTS = "pantile_gradients"
+_GENERATORS = ("began", "now")
 
 
 class Position:
@@ -53,7 +54,23 @@ class Position:
 
     def state(self) -> dict[str, Any]:
         """What to save."""
-        return {"batches": self.delivered, "began": self.began, "now": torch.get_rng_state()}
+        states = zip(_GENERATORS, (self.began, torch.get_rng_state()), strict=True)
+        # As text: whoever compares two checkpoints compares them with `==`.
+        return {"batches": self.delivered, **{name: _as_text(state) for name, state in states}}
+
+
+def _as_text(state: torch.Tensor) -> str:
+    return bytes(state.tolist()).hex()
+
+
+def _as_states(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What was saved, with generators as tensors; older checkpoints hold them as such."""
+    found = {}
+    for name in _GENERATORS:
+        if isinstance(saved[name], str):
+            values = list(bytes.fromhex(saved[name]))
+            found[name] = torch.tensor(values, dtype=torch.uint8)
+    return {**saved, **found}
 
 
 @cache
@@ -70,7 +87,7 @@ def _resumable_class(kind: Hashable) -> Any:
         return vars(self)["position"].state()  # type: ignore[no-any-return]
 
     def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
-        vars(self)["position"].resume = dict(state)
+        vars(self)["position"].resume = _as_states(state)
 
     members = {
         "__module__": base.__module__,
@@ -95,6 +112,10 @@ def resumable(loader: Any) -> Any:
     if isinstance(loader, DataLoader) and loader._accessor is not None:
         return loader  # its worker is ahead of us
     kind: Any = type(loader)
+    if kind is DataLoader:  # made by the user, who may ask whether it is the one that is used
+        loader.__class__ = _resumable_class(kind)
+        vars(loader)["position"] = Position()
+        return loader
     twin: Any = object.__new__(_resumable_class(kind))
     vars(twin).update(vars(loader), position=Position())
     return twin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from pantile.enums import OutputMode
 from pantile.errors import Error
 from pantile.lightning.modes import FUSED
+from pantile.lightning.namespaces import Namespace
 from pantile.logging import logger
 from pantile.options import Options
 
@@ -17,10 +19,23 @@ REPORTS = "ipu_reports"
 """Where reports go if nobody says."""
 
 
+@dataclass(frozen=True)
+class StageModel:
+    """What `poptorch_models` holds: how the programs of a stage run."""
+
+    options: Options
+
+    @property
+    def _options(self) -> Options:
+        """The name under which executors of PopTorch keep them."""
+        return self.options
+
+
 class StageOptions:
     """The part of the strategy that knows its options."""
 
     mode: str
+    namespace: Namespace
     device_iterations: int
     autoreport: bool
     autoreport_dir: str | None
@@ -53,6 +68,21 @@ class StageOptions:
     def inference_opts(self) -> Options:
         """The options of validation, test and prediction."""
         return self._given_inference or self._default_options()
+
+    @property
+    def poptorch_models(self) -> dict[Any, StageModel]:
+        """For every stage of the present function of the Trainer, the options of its programs."""
+        stages = self.namespace.find("trainer.states:RunningStage")
+        trainer = self.lightning_module._trainer
+        evaluated = StageModel(_settled(self.inference_opts, OutputMode.All))
+        if trainer.state.fn != "fit":
+            return {trainer.state.stage: evaluated}
+        steps = trainer.accumulate_grad_batches
+        training = _settled(self.training_opts, OutputMode.Final)
+        if steps > 1 and training.Training.gradient_accumulation == 1:
+            training.Training.gradientAccumulation(steps)
+        rest = (stages.VALIDATING, stages.SANITY_CHECKING)
+        return {stages.TRAINING: StageModel(training), **dict.fromkeys(rest, evaluated)}
 
     def warn_of_contradictions(self) -> None:
         """Options decide; say so where they decide against a flag of the Trainer."""
@@ -91,6 +121,12 @@ class StageOptions:
         if parts == 1 or parts % replicas:
             replicas = 1
         return options.deviceIterations(parts // replicas).replicationFactor(replicas)
+
+
+def _settled(options: Options, mode: OutputMode) -> Options:
+    """A copy, with an output mode that is no longer open."""
+    copied: Options = options.clone()
+    return copied.outputMode(mode) if copied.defaultOutputMode() else copied
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:

@@ -26,9 +26,16 @@ from pantile.lightning.clipping import clipped
 from pantile.lightning.fast_kernels import fast_kernels
 from pantile.lightning.inspection import Inspection
 from pantile.lightning.loaders import combined
-from pantile.lightning.manual import ManualStep
-from pantile.lightning.modes import FUSED, SPLIT, is_stand_in, observing, reasons_to_split
-from pantile.lightning.namespaces import Namespace
+from pantile.lightning.manual import ManualOptimization
+from pantile.lightning.modes import (
+    FUSED,
+    SPLIT,
+    is_function,
+    observing,
+    reasons_to_rather_split,
+    reasons_to_split,
+)
+from pantile.lightning.namespaces import Made, Namespace, made_class
 from pantile.lightning.one_process import OneProcess
 from pantile.lightning.precision import (
     IPUPrecisionMembers,
@@ -51,14 +58,14 @@ from pantile.lightning.step_results import (
 from pantile.logging import logger
 from pantile.options import Options
 from pantile.runtime.step_module import StepProgram
-from pantile.runtime.whole_step import FirstStep, OptimizersInStep
+from pantile.runtime.whole_step import OptimizersInStep
 from pantile.runtime.wrap import check_is_python
 
 _STEP_MODES = ("auto", SPLIT, FUSED)
 _FALLBACKS = (None, "eager")
 
 
-class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
+class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimization, Made):
     """The members of `IPUStrategy`, for either namespace."""
 
     strategy_name = "ipu_strategy"
@@ -85,6 +92,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         step_mode: str = "auto",
         fallback: str | None = None,
         exact_resume: bool = True,
+        debug: bool = False,
     ) -> None:
         check_choice("step_mode", step_mode, _STEP_MODES)
         check_choice("fallback", fallback, _FALLBACKS)
@@ -103,7 +111,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         self.autoreport, self.autoreport_dir = autoreport, autoreport_dir
         self._given_training, self._given_inference = training_opts, inference_opts
         self._step_mode, self._fallback = step_mode, fallback
-        self._exact_resume = exact_resume
+        self._exact_resume, self._debug = exact_resume, debug
         self._saved_gradients: Any = None
         self.mode = SPLIT
         self.mode_reasons: list[str] = []
@@ -173,8 +181,11 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         self._follow_half(module)
         super().setup(trainer)  # type: ignore[misc]
         self._in_step.clear()
+        self._eager.clear()
         self._programs.begin()
         self._programs.profile = trainer.profiler.profile
+        self._programs.tell = self._say if self._debug else None
+        self._programs.at_once = trainer.state.fn == "fit" and trainer.ckpt_path is not None
         self._choose_mode(trainer)
         self._programs.observers = observing(self.namespace, trainer.callbacks)
         self.warn_of_contradictions()
@@ -201,7 +212,8 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
                 )
             self.mode = FUSED
         elif self._step_mode == "auto" and fitting and not self.mode_reasons:
-            self.mode = FUSED
+            self.mode_reasons = list(reasons_to_rather_split(self))
+            self.mode = SPLIT if self.mode_reasons else FUSED
         else:
             self.mode = SPLIT
 
@@ -213,6 +225,9 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
             f"iteration{'s' * (iterations > 1)}, {self.mode} steps, engine {options.engine_name}, "
             f"precision {self.precision_plugin.precision}"
         )
+        self._say(line)
+
+    def _say(self, line: str) -> None:
         self.namespace.find("utilities.rank_zero:rank_zero_info")(line)
 
     def _misconfigured(self, what: str, fix: str) -> None:
@@ -227,7 +242,8 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         count = options.replication_factor * options.device_iterations
         if training:
             count *= options.Training.gradient_accumulation
-        made = combined(dataloader, count, training=training)
+        given = self._given_training if training else self._given_inference
+        made = combined(dataloader, count, training=training, options=given)
         return resumable(made) if training and self._exact_resume else made
 
     def save_checkpoint(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
@@ -295,6 +311,10 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
 
     def _runs_eagerly(self, step: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         if step in self._eager:
+            return True
+        if not is_function(getattr(self.lightning_module, step)):
+            logger.warning("%s runs on the CPU: it is no function of Python", step)
+            self._eager.add(step)
             return True
         if kwargs or not args or hasattr(args[0], "__next__"):
             if self._fallback != "eager":
@@ -427,34 +447,6 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
         trainer = self.lightning_module._trainer
         return trainer.gradient_clip_val, trainer.gradient_clip_algorithm
 
-    # Training, with manual optimisation
-
-    def _manual_step(self, args: Sequence[Any]) -> Any:
-        assert self._programs is not None
-        step = ManualStep(self, self._optimizers_in_step())
-        try:
-            return step.run(self._programs, args)
-        except FirstStep:  # an optimizer makes its state
-            self._in_step.clear()
-            return super().training_step(*args)  # type: ignore[misc]
-
-    def _optimizers_in_step(self) -> OptimizersInStep:
-        module = self.lightning_module
-        key = tuple(p.grad is not None for p in module.parameters())
-        known = self._in_step.get(key)
-        if known is None or not known.still_holds():
-            real = [o for o in self.optimizers if not is_stand_in(o)]
-            known = self._in_step[key] = OptimizersInStep(real, module)
-        return known
-
-    def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Hand the gradients over; in fused mode they were used already."""
-        if self.mode == SPLIT:
-            return super().backward(closure_loss, optimizer, *args, **kwargs)  # type: ignore[misc]
-        plugin, module = self.precision_plugin, self.lightning_module
-        closure_loss = plugin.pre_backward(closure_loss, module)
-        return plugin.post_backward(closure_loss, module)
-
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
@@ -472,6 +464,10 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
             self.optimizer_updates += 1
         return result
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without programs: they are made again where they are needed."""
+        return {**vars(self), "_programs": None, "_in_step": {}, "_defaults": None}
+
     def teardown(self) -> None:
         """Let go of the programs."""
         self._forget()
@@ -485,15 +481,14 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection):
     @classmethod
     def register_strategies(cls, registry: Any) -> None:
         """Make the name known to a registry of Lightning."""
-        registry.register(cls.strategy_name, cls, description="Steps as compiled programs")
+        what = "Steps as compiled programs"
+        registry.register(cls.strategy_name, cls, what, override=True)
+        told = f"{what}; says what is compiled, and why"
+        registry.register("ipu_debug", cls, told, override=True, debug=True)
 
 
 @cache
 def strategy_class(namespace: Namespace) -> Any:
     """`IPUStrategy` for one namespace."""
     base = namespace.find("strategies.parallel:ParallelStrategy")
-    return type(
-        "IPUStrategy",
-        (IPUStrategyMembers, base),
-        {"namespace": namespace, "__module__": __name__},
-    )
+    return made_class("IPUStrategy", strategy_class, namespace, IPUStrategyMembers, base)

@@ -122,7 +122,7 @@ class _Search:
             self._known.add(id(kind))
             for key, value in vars(kind).items():
                 if isinstance(value, CONTAINERS):
-                    place = _item(partial(vars, kind), key)
+                    place = _of_class(owner, kind, key)
                     self._waiting.append((f"{path}@{kind.__qualname__}.{key}", place, value, 1))
         for function in _functions(owner, self._known):
             for name, place in _outside(function):
@@ -131,6 +131,14 @@ class _Search:
 
 def _item(place: Place, key: Any) -> Place:
     return lambda: place()[key]
+
+
+def _of_class(owner: Any, kind: type, key: str) -> Place:
+    """A container of a class; a hook may give the owner one of its own, `self.losses = []`."""
+    place = _item(partial(vars, kind), key)
+    if key in vars(owner):  # it has already: what a step reaches by the class is the class's
+        return place
+    return lambda: vars(owner)[key] if key in vars(owner) else place()
 
 
 def _name(key: Any) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
-from enum import Enum
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -26,7 +25,7 @@ from pantile.options.fields import FIELDS, Anchor
 from pantile.options.machine import machine_settings
 from pantile.options.popart import _PopartOptions
 from pantile.options.precision import _JitOptions, _PrecisionOptions
-from pantile.options.storage import Field, OptionGroup
+from pantile.options.storage import Field, OptionGroup, plain_value
 from pantile.options.strategy import ExecutionStrategy
 from pantile.options.tensor_location import _TensorLocationOptions
 from pantile.options.training import _TrainingOptions
@@ -403,7 +402,7 @@ class Options(OptionGroup):
             if isinstance(group, OptionGroup):
                 flat.update(group._values)
         flat.update(self._Popart.options)
-        return {name: _plain(value) for name, value in flat.items()}
+        return {name: plain_value(value) for name, value in flat.items()}
 
     # Copies and freezing
 
@@ -456,13 +455,3 @@ def _check_group_size(size: int, replicas: int) -> None:
             f"inputReplicaGrouping: groups of {size} do not divide {replicas} replicas",
             fix="call replicationFactor first, with a multiple of the group size",
         )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

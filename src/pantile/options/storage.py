@@ -106,6 +106,10 @@ class OptionGroup(Freezable):
         self._values.pop(name, None)
         return self
 
+    def toDict(self) -> dict[str, Any]:
+        """All values of the group, enums as numbers."""
+        return {name: plain_value(value) for name, value in self._values.items()}
+
     def __call__(self, name: str) -> Any:
         return getattr(self, name)
 
@@ -174,3 +178,13 @@ class OptionGroup(Freezable):
 
 def _show(value: Any) -> str:
     return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)
+
+
+def plain_value(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: plain_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(item) for item in value]
+    return value

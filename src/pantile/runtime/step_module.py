@@ -71,10 +71,15 @@ class StepProgram:
             optimizer=optimizer,
         )
 
-    def record(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Record the function for such tensors, without a run."""
+    def record(self, tensors: Sequence[torch.Tensor], *, at_once: bool = False) -> None:
+        """Record the function for such tensors, without a run.
+
+        `at_once`: its first run is native, as it would be the next one of a run that goes on.
+        """
         with torch.inference_mode(False), torch.no_grad():
             self.executor._prepared(tuple(tensors), {})
+            if at_once:
+                self.executor._start_natively(*tensors)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Any]:
         """Run; the tensors of this run, and the note of the recording."""

@@ -51,6 +51,7 @@ class OptimizersInStep:
         self._hypers = [(i, h) for i, o in enumerate(self._optimizers) for h in _numbers(o)]
         self._places = {(i, h.name): place for place, (i, h) in enumerate(self._hypers)}
         self._with_gradient = [n for n, p in self._real.items() if p.grad is not None]
+        self._state_now: dict[tuple[int, str], torch.Tensor] = {}
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
@@ -105,7 +106,7 @@ class OptimizersInStep:
         numbers, gradients = extras[0], extras[1:]
         for name, gradient in zip(self._with_gradient, gradients, strict=True):
             fakes[name].grad = gradient.clone()
-        by_key = dict(zip(self._keys(), state.values(), strict=True))
+        self._state_now = by_key = dict(zip(self._keys(), state.values(), strict=True))
         with ExitStack() as undo:
             for i, optimizer in enumerate(self._optimizers):
                 facts.conclude(_still_holds(self._layouts[i], optimizer), True)
@@ -126,6 +127,12 @@ class OptimizersInStep:
             for key, value in entries.items()
             if isinstance(value, torch.Tensor)
         ]
+
+    def changed_by(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """While recording: the parameters and the state that a step of this optimizer changes."""
+        mine = next(i for i, known in enumerate(self._optimizers) if known is optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        return [*parameters, *(v for (i, _), v in self._state_now.items() if i == mine)]
 
     def left_gradients(self) -> tuple[list[torch.Tensor], list[str]]:
         """The gradients that are there at the end of the recorded step, and whose they are."""

@@ -46,7 +46,7 @@ class LaneLibrary:
         with self._lock:
             library = self._load()
             if library is not None and self.module is None and self._builder is None:
-                self._builder = threading.Thread(
+                self._builder = _Builder(
                     target=self._build, args=(library,), name="pantile-lane", daemon=True
                 )
                 self._builder.start()
@@ -75,6 +75,14 @@ class LaneLibrary:
             self.module = library.loaded(_load)
         except (Error, OSError, ImportError, RuntimeError) as error:
             _tell(error)
+
+
+class _Builder(threading.Thread):
+    """Builds. Whoever looks after threads that are left, as Lightning's tests do, may end it."""
+
+    def stop(self) -> None:
+        """Wait until it is done: it takes a few seconds, once per machine."""
+        self.join()
 
 
 LANE = LaneLibrary()
