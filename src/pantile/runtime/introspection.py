@@ -118,7 +118,10 @@ class Introspection(StageReports):
         """The compiled step as JSON: ops with their types, names, inputs, outputs, attributes."""
         self._need_compiled()
         partials = self._options.Precision.partials_type
-        return ir_json(self._compiled[0].program, self._update, partials)
+        first = self._compiled[0]
+        pipeline = first.pipeline if self._training else None
+        split = None if pipeline is None else pipeline.split
+        return ir_json(first.program, self._update, partials, split)
 
     def cycleCount(self) -> int:
         """The time of the latest call, measured on this host, in ticks of an IPU's clock.
@@ -139,7 +142,7 @@ class Introspection(StageReports):
 
     def _log_cycle_count(self) -> None:
         if self._options.log_cycle_count:
-            logger.debug("Total number of IPU cycles: %d", self.cycleCount())
+            logger.info("Total number of IPU cycles: %d", self.cycleCount())
 
     def _check_cycle_count(self) -> None:
         """PopTorch's IPU model counts no cycles."""
