@@ -46,9 +46,9 @@ _POINTWISE = """
     sqrt square sub tan tanh threshold true_divide trunc xlogy
 """
 _REDUCTIONS = """
-    _log_softmax _softmax all amax amin aminmax any argmax argmin argsort count_nonzero cumprod
-    cumsum frobenius_norm linalg_matrix_norm linalg_vector_norm logsumexp max mean median min nansum
-    norm prod sort std std_mean sum topk var var_mean
+    _log_softmax _safe_softmax _softmax all amax amin aminmax any argmax argmin argsort
+    count_nonzero cumprod cumsum frobenius_norm linalg_matrix_norm linalg_vector_norm logsumexp max
+    mean median min nansum norm prod sort std std_mean sum topk var var_mean
 """
 _PRODUCTS = """
     _cdist_forward _euclidean_dist _trilinear addmm addmv baddbmm bilinear bmm cdist conv1d conv2d

@@ -100,6 +100,12 @@ CALLS: dict[str, Call] = {
         lambda x: (torch.addmv(x[:, 0], x, x[0]), torch.baddbmm(x[None], x[None, :, :4], x[None])),
         (X,),
     ),
+    "attention that masks all of a row": (
+        lambda x: F.scaled_dot_product_attention(
+            *[x[None, None].requires_grad_()] * 3, attn_mask=x @ x.t() > 2, dropout_p=1e-9
+        ),
+        (X,),
+    ),
     "diag, nansum": (lambda x: (torch.diag(x), torch.nansum(x)), (X,)),
     # Layers
     "Fold, Unfold": (lambda x: F.fold(F.unfold(x, 2), (6, 6), 2), (IMAGE,)),
