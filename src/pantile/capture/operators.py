@@ -31,9 +31,9 @@ _SHAPES = """
     narrow permute pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d
     repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape roll
     scatter scatter_add scatter_reduce select select_scatter slice slice_scatter split
-    split_with_sizes squeeze stack t take_along_dim transpose unbind unsafe_chunk unsafe_split
-    unsafe_split_with_sizes unsqueeze upsample_bicubic2d upsample_bilinear2d upsample_nearest1d
-    upsample_nearest2d upsample_nearest3d view where
+    split_with_sizes squeeze stack t take_along_dim transpose unbind unfold unsafe_chunk
+    unsafe_split unsafe_split_with_sizes unsqueeze upsample_bicubic2d upsample_bilinear2d
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d view where
 """
 _POINTWISE = """
     __and__ __or__ __xor__ _prelu_kernel abs acos acosh add addcdiv addcmul asin asinh atan atan2

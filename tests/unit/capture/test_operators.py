@@ -106,6 +106,7 @@ CALLS: dict[str, Call] = {
         ),
         (X,),
     ),
+    "unfold": (lambda x: x.unfold(1, 3, 1), (X,)),
     "diag, nansum": (lambda x: (torch.diag(x), torch.nansum(x)), (X,)),
     # Layers
     "Fold, Unfold": (lambda x: F.fold(F.unfold(x, 2), (6, 6), 2), (IMAGE,)),
