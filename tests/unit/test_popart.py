@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,21 @@ def test_a_hint_about_data_flow_is_kept_as_it_was_given():
 
     assert flow.batchesPerStep == 3
     assert flow.anchorTensors["loss"].id() is popart.AnchorReturnTypeId.Final
+
+
+def test_another_copy_of_the_constants_on_the_path_is_passed_over(tmp_path):
+    shutil.copytree(Path(popart.__file__).parent, tmp_path / "popart")
+    paths = f"{tmp_path}{os.pathsep}{Path(popart.__file__).parent.parent}"
+
+    told = subprocess.run(
+        [sys.executable, "-c", "import popart; print(popart.__file__)"],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert told.stdout.startswith(str(tmp_path))
 
 
 def test_a_real_one_elsewhere_on_the_path_is_found_instead(tmp_path):

@@ -156,7 +156,7 @@ class _Trace:
             fast_paths(self.real),
             redirected(watch),
             watch,
-            torch.set_grad_enabled(request.training),
+            torch.set_grad_enabled(request.training or request.strict),
         ):
             attributes = Attributes(request.module)
             constants = HostConstants(attributes, moved=watch.moved if request.strict else None)

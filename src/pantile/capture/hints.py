@@ -79,8 +79,8 @@ def _check_input(node: fx.Node | None) -> None:
         )
     if len(source.users) > 1:
         raise CaptureError(
-            "poptorch.set_overlap_for_input must be the only op applied to an input, but input "
-            f"{source.name} is read by {len(source.users) - 1} other ops",
+            "poptorch.set_overlap_for_input must be the only op applied to an input. Other ops "
+            f"that read it: {len(source.users) - 1}",
             fix="use the returned tensor in their place",
         )
 
@@ -94,7 +94,7 @@ def _check_output(node: fx.Node | None, outputs: Sequence[fx.Node | None]) -> No
         )
     if sum(output is node or output is _origin(node) for output in outputs) > 1:
         raise CaptureError(
-            "poptorch.set_overlap_for_output cannot be used with a tensor that is returned twice",
+            "poptorch.set_overlap_for_output cannot be used with a tensor that is returned twice.",
             fix="return it once, or return a clone",
         )
 

@@ -117,4 +117,4 @@ def _ancestors(node: fx.Node) -> set[fx.Node]:
 
 def _several(losses: Sequence[Seen]) -> LossError:
     names = ", ".join(loss.node.name for loss in losses)
-    return LossError(f"Multiple independent losses found in graph: {names}", fix=_ADVICE)
+    return LossError(f"Multiple independent losses found in graph. They are {names}", fix=_ADVICE)

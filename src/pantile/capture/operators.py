@@ -4,6 +4,7 @@
 
 `SUPPORTED` are the operators that PopTorch documents (spec, Appendix D), and what those are made of
 when today's PyTorch records them: `F.one_hot` is a scatter, attention is one operator of its own.
+A few more (`baddbmm`, `im2col`, `nansum`, …) are not documented, but the back end has them.
 The gradient of an operator is supported with it. What is computed of constants alone is computed
 while forward is recorded, so it may be anything.
 """
@@ -24,15 +25,15 @@ _CREATION = """
 """
 _SHAPES = """
     _conj _pad_circular _reshape_alias _to_copy _unsafe_view alias as_strided as_strided_scatter
-    bincount bucketize cat channel_shuffle chunk clone constant_pad_nd contiguous copy detach
-    diagonal diagonal_scatter expand expand_as flatten flip gather index index_add index_copy
-    index_fill index_put index_reduce index_select masked_fill masked_scatter narrow permute
-    pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d repeat
-    repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape roll scatter
-    scatter_add scatter_reduce select select_scatter slice slice_scatter split split_with_sizes
-    squeeze stack t take_along_dim transpose unbind unsafe_chunk unsafe_split
-    unsafe_split_with_sizes unsqueeze upsample_bicubic2d upsample_bilinear2d upsample_nearest1d
-    upsample_nearest2d upsample_nearest3d view where
+    bincount bucketize cat channel_shuffle chunk clone col2im constant_pad_nd contiguous copy detach
+    diagonal diagonal_copy diagonal_scatter expand expand_as flatten flip gather im2col index
+    index_add index_copy index_fill index_put index_reduce index_select masked_fill masked_scatter
+    narrow permute pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d
+    repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape roll
+    scatter scatter_add scatter_reduce select select_scatter slice slice_scatter split
+    split_with_sizes squeeze stack t take_along_dim transpose unbind unfold unsafe_chunk
+    unsafe_split unsafe_split_with_sizes unsqueeze upsample_bicubic2d upsample_bilinear2d
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d view where
 """
 _POINTWISE = """
     __and__ __or__ __xor__ _prelu_kernel abs acos acosh add addcdiv addcmul asin asinh atan atan2
@@ -45,14 +46,14 @@ _POINTWISE = """
     sqrt square sub tan tanh threshold true_divide trunc xlogy
 """
 _REDUCTIONS = """
-    _log_softmax _softmax all amax amin aminmax any argmax argmin argsort count_nonzero cumprod
-    cumsum frobenius_norm linalg_matrix_norm linalg_vector_norm logsumexp max mean median min norm
-    prod sort std std_mean sum topk var var_mean
+    _log_softmax _safe_softmax _softmax all amax amin aminmax any argmax argmin argsort
+    count_nonzero cumprod cumsum frobenius_norm linalg_matrix_norm linalg_vector_norm logsumexp max
+    mean median min nansum norm prod sort std std_mean sum topk var var_mean
 """
 _PRODUCTS = """
-    _cdist_forward _euclidean_dist _trilinear addmm bilinear bmm cdist conv1d conv2d conv3d
-    convolution conv_transpose1d conv_transpose2d conv_transpose3d cross dot einsum linalg_cross
-    linear matmul mm mv tensordot
+    _cdist_forward _euclidean_dist _trilinear addmm addmv baddbmm bilinear bmm cdist conv1d conv2d
+    conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution cross dot einsum
+    linalg_cross linear matmul mm mv tensordot
 """
 _LAYERS = """
     _adaptive_avg_pool2d _adaptive_avg_pool3d _assert_async _assert_tensor_metadata

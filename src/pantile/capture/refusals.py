@@ -70,7 +70,7 @@ def _interpolate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     mode = _named(F.interpolate, args, kwargs)["mode"]
     if mode in ("linear", "trilinear"):
         raise _refused(
-            f"interpolate with mode={mode!r}; only 'nearest', 'bilinear' and 'bicubic' are",
+            f"interpolate with mode={mode!r}: only 'nearest' is supported for this many dims",
             "use mode='nearest'",
         )
 

@@ -237,7 +237,7 @@ class DataLoader(TorchLoader[Any]):
                 *(rows, size),
             )
         else:
-            logger.info("drop_last=True: %d of %d elements are left out", rows % size, rows)
+            logger.debug("drop_last=True: %d of %d elements are left out", rows % size, rows)
 
 
 def _micro_batches_per_call(options: Options) -> int:

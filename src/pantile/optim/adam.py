@@ -11,6 +11,7 @@ from torch.optim.adam import adam
 from pantile.errors import OptimizerError
 from pantile.optim.accumulators import narrow_back, step_counter, widened, zeros_for
 from pantile.optim.optimizer import Optimizer, given_only, plain_step, refuse_amsgrad
+from pantile.options.environment import strict as strict_by_environment
 
 _torch_step = plain_step(torch.optim.Adam)
 
@@ -164,7 +165,7 @@ class AdamW(_Moments, torch.optim.AdamW):
         self.bias_correction = True if bias_correction is None else bias_correction
 
     def _update_parameters(self) -> None:
-        if self.bias_correction:
+        if self.bias_correction or strict_by_environment():
             super()._update_parameters()
             return
         for group, param in self._with_grad():

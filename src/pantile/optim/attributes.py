@@ -184,10 +184,14 @@ class AttributeWatch:
 
 def _names(optimizer: torch.optim.Optimizer) -> dict[str, set[str]]:
     """The attribute names of an optimizer, by the place they are found in."""
-    own = {name for name in vars(optimizer) if not name.startswith("_")}
+    own = {
+        name
+        for name, value in vars(optimizer).items()
+        # A learning-rate scheduler replaces methods (`step`) on the object.
+        if not name.startswith("_") and not callable(value)
+    }
     names = {
-        # A learning-rate scheduler replaces `step` on the object.
-        "optimizer attribute": own - {"state", "param_groups", "defaults", "step"},
+        "optimizer attribute": own - {"state", "param_groups", "defaults"},
         "default group variable": set(optimizer.defaults),
     }
     for index, group in enumerate(optimizer.param_groups):

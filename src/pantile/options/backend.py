@@ -131,12 +131,12 @@ def check_overlap_options(options: Options, kinds: Iterable[str]) -> None:
         return
     if options.execution_strategy.is_pipelined:
         raise CaptureError(
-            "Overlapped IO is not supported with poptorch.PipelinedExecution",
+            "Overlapped IO is not supported with poptorch.PipelinedExecution.",
             fix="use poptorch.ShardedExecution, which is the same on one IPU",
         )
     if not options.TensorLocations.num_io_tiles:
         raise CaptureError(
-            "No IO tiles allocated: overlapped IO needs at least 32 of them",
+            "No IO tiles allocated. Overlapped IO needs at least 32 of them",
             fix="call options.TensorLocations.numIOTiles(32)",
         )
     if "overlap_output" in wanted and options.output_mode not in (OutputMode.All, OutputMode.Sum):

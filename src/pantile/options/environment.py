@@ -40,10 +40,10 @@ def strict() -> bool:
     return switch("POPTORCH_STRICT")
 
 
-def engine() -> str:
-    """The engine used unless a script chooses one."""
+def engine() -> str | None:
+    """The engine used unless a script chooses one; None if the environment chooses none."""
     name = os.environ.get("PANTILE_ENGINE")
-    return one_of(*ENGINES)("environment variable PANTILE_ENGINE", name) if name else DEFAULT_ENGINE
+    return one_of(*ENGINES)("environment variable PANTILE_ENGINE", name) if name else None
 
 
 def pipeline_threads() -> int | None:

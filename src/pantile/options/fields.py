@@ -81,6 +81,7 @@ FIELDS: Mapping[str, Field] = {
         instance_of(ExecutionStrategy), PipelinedExecution(), setter="setExecutionStrategy"
     ),
     "engine_name": Field(one_of(*environment.ENGINES), environment.DEFAULT_ENGINE, setter="engine"),
+    "engine_chosen": Field(flag, False, setter="engine"),
     "is_strict": Field(flag, False, setter="strict"),
     "pin_signature": Field(flag, False, setter="pinSignature"),
     # These exist only once they were set.

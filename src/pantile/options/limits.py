@@ -44,7 +44,7 @@ def device_count(
         )
     if count > MAX_IPUS:
         raise PlacementError(
-            f"Too many IPUs requested ({count}): a process has at most {MAX_IPUS}",
+            f"Too many IPUs requested ({count}). A process has at most {MAX_IPUS}",
             fix="lower options.replicationFactor, use fewer IPUs per replica, or leave strict mode",
         )
     return count

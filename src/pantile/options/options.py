@@ -69,6 +69,7 @@ class Options(OptionGroup):
     source_location_excludes: list[str]
     execution_strategy: ExecutionStrategy
     engine_name: str
+    engine_chosen: bool
     is_strict: bool
     pin_signature: bool
     random_seed: int
@@ -89,7 +90,9 @@ class Options(OptionGroup):
         self._read_environment()
 
     def _read_environment(self) -> None:
-        self.set(engine_name=environment.engine(), is_strict=environment.strict())
+        self.set(is_strict=environment.strict())
+        if (engine := environment.engine()) is not None:
+            self.engine(engine)
         if (cache_dir := environment.cache_dir()) is not None:
             self.enableExecutableCaching(cache_dir)
         defaults = environment.default_options()
@@ -358,7 +361,7 @@ class Options(OptionGroup):
 
     def engine(self, name: str) -> Self:
         """Choose what runs the program: `reference`, `native` or `tiered`."""
-        return self.set(engine_name=name)
+        return self.set(engine_name=name, engine_chosen=True)
 
     def strict(self, enabled: bool = True) -> Self:
         """Refuse what the hardware and PopTorch would refuse."""
@@ -367,6 +370,17 @@ class Options(OptionGroup):
     def pinSignature(self, enabled: bool = True) -> Self:
         """Refuse inputs that differ from the first ones in shape, type or Python value."""
         return self.set(pin_signature=enabled)
+
+    @property
+    def wanted_engine(self) -> str:
+        """The engine that runs: the chosen one, else the oracle in strict mode, else the fastest.
+
+        A strict run is compared, with a device or with eager: one engine then computes all of it,
+        the first iteration included, and equal steps give equal bits. Who asks for a cache of
+        executables gets executables.
+        """
+        open_choice = not self.engine_chosen and self.cache_path is None
+        return "reference" if self.is_strict and open_choice else self.engine_name
 
     @property
     def pins_signature(self) -> bool:

@@ -246,6 +246,11 @@ class PhasedExecution(ExecutionStrategy):
         """The phases, in order."""
         return self._phases
 
+    @property
+    def liveness(self) -> Liveness:
+        """How long the tensors of a phase stay on the chip."""
+        return self._tensors_liveness
+
     def phase(self, index: int) -> Phase:
         """The phase at that position."""
         return _item(self._phases, index, f"{type(self).__name__}.phase")

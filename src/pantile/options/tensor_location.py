@@ -70,7 +70,8 @@ def _io_tiles(option: str, value: Any) -> int:
     tiles = integer(option, value)
     if not MIN_IO_TILES <= tiles <= MAX_IO_TILES or tiles % 2:
         raise OptionRangeError(
-            f"{option} must be an even number from {MIN_IO_TILES} to {MAX_IO_TILES}, not {tiles}",
+            f"{option} must be an even number between {MIN_IO_TILES} and "
+            f"{MAX_IO_TILES}, not {tiles}",
             fix=f"write {option}({MIN_IO_TILES})",
         )
     return tiles

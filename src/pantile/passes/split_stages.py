@@ -83,6 +83,26 @@ class Split:
         read = set(piece.edges)
         return {key for key, other in self.pieces.items() if read.intersection(other.sends)}
 
+    def kept(self, stage: int) -> list[fx.Node]:
+        """What a stage keeps of a micro-batch until its backward: arguments and activations.
+
+        The last stage goes back at once and keeps nothing.
+        """
+        if stage == self.stages - 1:
+            return []
+        later = [p for (kind, s), p in self.pieces.items() if s == stage and kind != Kind.FORWARD]
+        forward = self.pieces.get((Kind.FORWARD, stage))
+        sent = set(forward.sends) if forward else set()
+        names = {edge for piece in later for edge in piece.edges if edge in sent}
+        read = {place for piece in later for place in piece.state}
+        places = zip(self.program.placeholders, self.program.inputs, strict=True)
+        fed = [
+            node
+            for i, (node, entry) in enumerate(places)
+            if i in read and entry.kind is InputKind.ARGUMENT
+        ]
+        return fed + [node for node in self.program.graph.nodes if node.name in names]
+
     def after(self, stage: int) -> tuple[int, ...]:
         """The earlier stages this one reads from, or that read from it on the way back."""
         found = set()

@@ -48,7 +48,8 @@ class Anchors:
     def __init__(self, anchors: Sequence[Anchor], batching: Batching) -> None:
         self.all = tuple(anchors)
         self._batching = batching
-        self._of_update: set[str] = set()
+        self._of_update: dict[str, str] = {}
+        """Short name -> the name under which an update tells the value."""
         self._collectors: dict[str, OutputCollector] = {}
 
     @staticmethod
@@ -76,11 +77,13 @@ class Anchors:
             mode = _LOGGED.get(anchor.mode, anchor.mode.name.upper())
             period = anchor.period if anchor.mode is OutputMode.EveryN else 1
             logger.debug("anchored tensor: %s %s/%d", anchor.long_name, mode, period)
-            name = _plain(anchor.long_name)
-            if name in names:
-                wanted[anchor.short_name] = names[name]
-            elif _is_of_update(name, program):
-                self._of_update.add(anchor.short_name)
+            for name in (anchor.long_name, _without_prefix(anchor.long_name)):
+                if name in names:
+                    wanted[anchor.short_name] = names[name]
+                    break
+                if _is_of_update(name, program):
+                    self._of_update[anchor.short_name] = name
+                    break
             else:
                 raise _unknown(anchor, list(names))
         return expose_tensors(program, wanted)
@@ -123,11 +126,9 @@ class Anchors:
 
     def _keep(self, iteration: int, values: Mapping[str, object]) -> None:
         for anchor in self.all:
-            name, collector = _plain(anchor.long_name), self._collectors[anchor.short_name]
-            value = values.get(name)
-            if anchor.short_name not in self._of_update or not isinstance(value, torch.Tensor):
-                continue
-            if collector.wants(iteration, 0):
+            value = values.get(self._of_update.get(anchor.short_name, ""))
+            collector = self._collectors[anchor.short_name]
+            if isinstance(value, torch.Tensor) and collector.wants(iteration, 0):
                 for replica in range(self._batching.replicas):
                     collector.add(replica, [value.detach().clone()])
 
@@ -157,8 +158,8 @@ def anchored(program: Program) -> int:
     return len(program.outputs_of(OutputKind.ANCHOR))
 
 
-def _plain(long_name: str) -> str:
-    """Older releases put `model.` before the names of parameters."""
+def _without_prefix(long_name: str) -> str:
+    """Older releases put `model.` before the names of parameters; a model may have it too."""
     head, separator, name = long_name.rpartition("___")
     return f"{head}{separator}{name.removeprefix('model.')}" if separator else long_name
 

@@ -178,9 +178,9 @@ class Compiler:
             written = _written_state(captured)
             if written and options.replication_factor > 1 and options.broadcast_buffers:
                 raise CaptureError(
-                    "PopTorch does not support broadcasting buffers that the model modifies: "
+                    "PopTorch does not support broadcasting buffers. The model modifies "
                     + ", ".join(written),
-                    fix="set Options.broadcastBuffers(False): each replica then has its own",
+                    fix="set poptorch.Options.broadcastBuffers(False): each replica then has one",
                 )
         if options.exists("updatable_named_buffers"):
             known = {e.name for e in weights.state.of_kind(InputKind.BUFFER)}

@@ -57,8 +57,10 @@ class Engines:
 
     def _start_native(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> None:
         """A new program: make its engine; compile now if that is wanted before it has run."""
-        if self._options.engine_name == "reference":
-            self._note_reference("the reference engine was asked for")
+        if self._options.wanted_engine == "reference":
+            chosen = self._options.engine_chosen
+            asked = "the reference engine was asked for"
+            self._note_reference(asked if chosen else "strict mode, and no engine was chosen")
             return
         why = why_reference(self._options)
         if why is not None:

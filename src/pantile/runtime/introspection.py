@@ -118,7 +118,10 @@ class Introspection(StageReports):
         """The compiled step as JSON: ops with their types, names, inputs, outputs, attributes."""
         self._need_compiled()
         partials = self._options.Precision.partials_type
-        return ir_json(self._compiled[0].program, self._update, partials)
+        first = self._compiled[0]
+        pipeline = first.pipeline if self._training else None
+        split = None if pipeline is None else pipeline.split
+        return ir_json(first.program, self._update, partials, split)
 
     def cycleCount(self) -> int:
         """The time of the latest call, measured on this host, in ticks of an IPU's clock.
@@ -139,7 +142,7 @@ class Introspection(StageReports):
 
     def _log_cycle_count(self) -> None:
         if self._options.log_cycle_count:
-            logger.debug("Total number of IPU cycles: %d", self.cycleCount())
+            logger.info("Total number of IPU cycles: %d", self.cycleCount())
 
     def _check_cycle_count(self) -> None:
         """PopTorch's IPU model counts no cycles."""
@@ -165,19 +168,24 @@ class Introspection(StageReports):
 
     def getHostIpuLatency(self) -> Latency:
         """Shortest, longest and average time in seconds to feed a micro-batch."""
-        return self._times.latency("input", "input_complete")
+        return self._latency("input", "input_complete")
 
     def getComputeLatency(self) -> Latency:
         """Shortest, longest and average time in seconds to compute a result."""
-        return self._times.latency("input_complete", "output")
+        return self._latency("input_complete", "output")
 
     def getIpuHostLatency(self) -> Latency:
         """Shortest, longest and average time in seconds to return a result."""
-        return self._times.latency("output", "output_complete")
+        return self._latency("output", "output_complete")
 
     def getLatency(self) -> Latency:
         """Shortest, longest and average time in seconds from an input to its result."""
-        return self._times.latency("input", "output_complete")
+        return self._latency("input", "output_complete")
+
+    def _latency(self, begin: str, end: str) -> Latency:
+        if self._options.synthetic_data:
+            return (0.0, 0.0, 0.0)  # nothing goes in or comes out
+        return self._times.latency(begin, end)
 
     def __repr__(self) -> str:
         return module_repr(self._user_model)

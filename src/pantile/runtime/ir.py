@@ -7,6 +7,7 @@
 
 Ops are those of the program of one micro-batch, in their order. The update follows, one op per
 parameter, as the old backend showed it: our own update is one program for all parameters.
+A pipeline has a `Stash` for each tensor that a stage keeps until its backward.
 A name that ends in `:InPlace` says that the op is the last reader of its first operand, which has
 the shape of the result: a compiler may reuse its memory.
 """
@@ -23,6 +24,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from pantile.optim.supported import rule_name
+from pantile.passes.split_stages import Split
 from pantile.program.naming import TensorNames
 from pantile.program.op_types import op_type
 from pantile.program.program import WRITE, Program, tag_of
@@ -45,9 +47,11 @@ _UPDATES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def ir_json(program: Program, update: Update | None, partials: torch.dtype) -> str:
+def ir_json(
+    program: Program, update: Update | None, partials: torch.dtype, split: Split | None = None
+) -> str:
     """The step as JSON text; `partials` is what `Precision.setPartialsType` asked for."""
-    ops = [*_program_ops(program), *_update_ops(program, update)]
+    ops = [*_program_ops(program), *_stash_ops(split), *_update_ops(program, update)]
     kind = "half" if partials is torch.float16 else "float"
     for op in ops:
         if op["type"] == "MatMul":
@@ -84,6 +88,36 @@ def _program_ops(program: Program) -> Iterator[dict[str, Any]]:
             "outputs": [_tensor(i, n, names) for i, n in _results(node)],
             "attributes": _attributes(node),
         }
+        if tag_of(node).checkpoint:
+            yield _checkpoint(node, names)
+
+
+def _checkpoint(node: fx.Node, names: TensorNames) -> dict[str, Any]:
+    """Where recomputation begins: an identity, as the old backend showed it."""
+    tensor = _tensor(0, node, names)
+    return {
+        "type": "Identity",
+        "name": f"{names.op(node)}/Checkpoint",
+        "inputs": [tensor],
+        "outputs": [{**tensor, "name": f"{tensor['name']}/Checkpoint"}],
+        "attributes": {"phase": "forward", "stage": str(tag_of(node).stage)},
+    }
+
+
+def _stash_ops(split: Split | None) -> Iterator[dict[str, Any]]:
+    if split is None:
+        return
+    names = TensorNames(split.program)
+    for stage in range(split.stages):
+        for node in split.kept(stage):
+            tensor = _tensor(0, node, names)
+            yield {
+                "type": "Stash",
+                "name": f"{tensor['name']}/Stash",
+                "inputs": [tensor],
+                "outputs": [{**tensor, "name": f"Stash___{tensor['name']}"}],
+                "attributes": {"phase": "forward", "stage": str(stage)},
+            }
 
 
 def _multi_conv(node: fx.Node, names: TensorNames) -> dict[str, Any]:

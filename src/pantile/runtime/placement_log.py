@@ -4,7 +4,8 @@ enablePipelining set to value 1
  fc1/MatMul:0 [float32(2, 4), mode(Pipelined), ipu(0), stage(0)]
  fc2/MatMul:0 [float32(2, 4), mode(Pipelined), ipu(1), stage(1)]
 
-Stages are those of the strategy, as the user counts them; a strategy of phases tells those.
+Stages are those of the strategy, as the user counts them; a strategy of phases tells those, spread
+out where its tensors leave the chip between them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from collections.abc import Sequence
 
 import torch
 
+from pantile.enums import Liveness
 from pantile.logging import logger
 from pantile.options.strategy import ExecutionStrategy, PhasedExecution
 from pantile.program.naming import TensorNames
 from pantile.program.program import Program, tag_of
 from pantile.runtime.placement import Block, Placement, phase_of
+
+_STRIDES = {Liveness.OffChipAfterFwdNoOverlap: 2, Liveness.OffChipAfterEachPhase: 4}
+"""Empty phases between two of the user's, in which tensors leave the chip and come back."""
+
+_GAP = 4
+"""The same between the last phase of forward and the first of backward."""
 
 
 def log_placement(
@@ -31,21 +39,44 @@ def log_placement(
     logger.debug("enablePipelining set to value %d", pipelined)
     places = zip(placement.ipus, placement.stages, strict=True)
     by_block = {block: place for (block, _), place in zip(blocks, places, strict=True)}
+    if isinstance(strategy, PhasedExecution):
+        _log_phases(strategy)
     for name, node in TensorNames(program).all.items():
         value, tag = node.meta.get("val"), tag_of(node)
         if node.op != "call_function" or tag.phase != "forward":
             continue
         if isinstance(value, torch.Tensor):
-            where = _where(strategy, *by_block.get(tag.block, (0, 0)))
+            # One block may be on several IPUs: the stage of the schedule knows which.
+            ipu = placement.devices[tag.stage]
+            where = _where(strategy, ipu, by_block.get(tag.block, (0, 0))[1])
             logger.debug(" %s [%s, %s]", name, _spec(value), where)
     logger.debug("Graph lowered to PopART: %d nodes", len(program.graph.nodes))
 
 
 def _where(strategy: ExecutionStrategy, ipu: int, stage: int) -> str:
     if isinstance(strategy, PhasedExecution):
-        return f"mode(Phased), ipu({ipu}), phase({phase_of(strategy, stage)})"
+        phase = phase_of(strategy, stage) * _stride(strategy)
+        return f"mode(Phased), ipu({ipu}), phase({phase})"
     mode = "Pipelined" if strategy.is_pipelined else "Sharded"
     return f"mode({mode}), ipu({ipu}), stage({stage})"
+
+
+def _log_phases(strategy: PhasedExecution) -> None:
+    """How many phases there are until the way back begins, and what leaves the chip."""
+    serial = strategy.IS_SERIAL
+    off_chip = not serial or strategy.liveness is not Liveness.AlwaysLive
+    last = (len(strategy.phases) - 1) * _stride(strategy)
+    logger.debug("executionPhaseSettings.stages set to value %d", 1 if serial else 2)
+    logger.debug(
+        "executionPhaseSettings.phases set to value %d",
+        last + (_GAP if serial and off_chip else 1),
+    )
+    for kind in ("activation", "weight", "optimizer", "accumulator") if off_chip else ():
+        logger.debug("location_%s set to value useOnChipStorage(False)", kind)
+
+
+def _stride(strategy: PhasedExecution) -> int:
+    return _STRIDES.get(strategy.liveness, 1) if strategy.IS_SERIAL else 1
 
 
 def _spec(value: torch.Tensor) -> str:

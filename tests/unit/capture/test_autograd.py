@@ -313,3 +313,24 @@ def test_backward_called_inside_forward_is_an_error_that_says_what_to_do() -> No
 
     assert caught.value.fix
     assert model.a.weight.grad is None
+
+
+def test_strict_inference_has_gradients_while_it_is_recorded_as_eager_has():
+    class Asks(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(3, 2)
+
+        def forward(self, x):
+            y = poptorch.nop(self.fc(x))
+            assert not y.is_leaf
+            return y
+
+    model = Asks()
+    options = poptorch.Options().strict()
+    x = torch.randn(4, 3)
+
+    out = poptorch.inferenceModel(model, options)(x)
+
+    assert torch.equal(out, model(x))
+    assert not out.requires_grad

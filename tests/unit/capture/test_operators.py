@@ -96,7 +96,20 @@ CALLS: dict[str, Call] = {
         lambda x: (torch.addmm(x @ x.t(), x, x.t()), torch.bmm(x[None], x.t()[None])),
         (X,),
     ),
+    "addmv, baddbmm": (
+        lambda x: (torch.addmv(x[:, 0], x, x[0]), torch.baddbmm(x[None], x[None, :, :4], x[None])),
+        (X,),
+    ),
+    "attention that masks all of a row": (
+        lambda x: F.scaled_dot_product_attention(
+            *[x[None, None].requires_grad_()] * 3, attn_mask=x @ x.t() > 2, dropout_p=1e-9
+        ),
+        (X,),
+    ),
+    "unfold": (lambda x: x.unfold(1, 3, 1), (X,)),
+    "diag, nansum": (lambda x: (torch.diag(x), torch.nansum(x)), (X,)),
     # Layers
+    "Fold, Unfold": (lambda x: F.fold(F.unfold(x, 2), (6, 6), 2), (IMAGE,)),
     "Conv1d": (nn.Conv1d(4, 3, 3), (LINE,)),
     "Conv2d": (nn.Conv2d(4, 3, 3), (IMAGE,)),
     "Conv3d": (nn.Conv3d(4, 3, 3), (CUBE,)),
@@ -158,7 +171,6 @@ UNSUPPORTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "grid_sampler_2d": lambda x: F.grid_sample(
         x[None, None], torch.zeros(1, 2, 2, 2) + x[0, 0], align_corners=False
     ),
-    "im2col": lambda x: F.unfold(x[None, None], 2),
     "linalg_inv_ex": lambda x: torch.linalg.inv(x @ x.t()),
 }
 

@@ -160,6 +160,16 @@ def test_relaxed_checks_speak_at_debug_level_only(caplog):
     assert [record.levelno for record in caplog.records] == [logging.DEBUG]
 
 
+def test_a_number_in_place_of_a_method_is_an_unexpected_attribute(caplog):
+    optimizer = optim.SGD(params(), lr=0.1)
+    watch = AttributeWatch(optimizer)
+    optimizer.step = 0
+
+    watch.check(optimizer)
+
+    assert "unexpected optimizer attribute in SGD optimizer: ['step']" in caplog.text
+
+
 def test_a_learning_rate_scheduler_only_adds_the_initial_rate(caplog):
     optimizer = optim.SGD(params(), lr=0.1)
     watch = AttributeWatch(optimizer)

@@ -159,6 +159,15 @@ def test_adamw_without_bias_correction_follows_its_formula():
     np.testing.assert_allclose(actual[-1].numpy(), w, rtol=1e-12)
 
 
+def test_adamw_on_the_host_corrects_all_the_same_where_all_is_strict(monkeypatch):
+    monkeypatch.setenv("POPTORCH_STRICT", "1")
+
+    actual, _ = train(lambda p: optim.AdamW(p, lr=0.05, bias_correction=False))
+    expected, _ = train(lambda p: torch.optim.AdamW(p, lr=0.05))
+
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 def test_max_grad_norm_clips_as_clip_grad_norm_before_the_step(name):
     weights, expected_weights = [parameter(), parameter()], [parameter(), parameter()]

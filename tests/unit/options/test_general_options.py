@@ -44,6 +44,8 @@ DEFAULTS = {
     "cache_path": None,
     "uses_ipu_model": False,
     "engine_name": "native",
+    "engine_chosen": False,
+    "wanted_engine": "native",
     "is_strict": False,
     "pin_signature": False,
     "pins_signature": False,
@@ -291,3 +293,11 @@ def test_setters_chain() -> None:
 
     assert (options.device_iterations, options.replication_factor) == (2, 3)
     assert (options.is_strict, options.engine_name) == (True, "native")
+
+
+def test_strict_mode_runs_on_the_oracle_unless_an_engine_is_chosen() -> None:
+    assert Options().strict().wanted_engine == "reference"
+    assert Options().engine("native").strict().wanted_engine == "native"
+    assert Options().strict().engine("tiered").wanted_engine == "tiered"
+    assert Options().strict().enableExecutableCaching("cache").wanted_engine == "native"
+    assert Options().strict(False).wanted_engine == "native"

@@ -124,6 +124,25 @@ def test_the_names_of_older_releases_are_understood():
     assert step.getAnchoredTensor("gradient").shape == (2,)
 
 
+def test_a_part_that_is_called_model_keeps_its_name():
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Regression()
+
+        def forward(self, x, target):
+            return self.model(x, target)
+
+    model = Wrapped()
+    made = anchored(options(), g="Gradient___model.fc.bias", w="UpdatedVar___model.fc.bias")
+    step = poptorch.trainingModel(model, made, sgd(model))
+
+    step(*data(4))
+
+    assert step.getAnchoredTensor("g").shape == model.model.fc.bias.shape
+    assert torch.equal(step.getAnchoredTensor("w"), model.model.fc.bias)
+
+
 def test_an_unknown_tensor_is_refused_with_names_like_it():
     infer = poptorch.inferenceModel(Regression(), anchored(options(), hidden="fc/MatMull:0"))
 

@@ -109,3 +109,38 @@ def test_the_type_of_partial_sums_is_recorded(caplog):
     assert "poptorch.Options set partialsTypeMatMuls to value half" in caplog.text
     assert "poptorch.Options set convolutionOptions[partialsType] to half" in caplog.text
     assert '"partialsType":"MatMulPartialsType::HALF"' in caplog.text
+
+
+class _TwoStages(torch.nn.Module):
+    """Two products in the first stage, with a checkpoint between them or not."""
+
+    def __init__(self, checkpoint: bool) -> None:
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.weight = torch.nn.Parameter(torch.rand(3, 3))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with poptorch.Block("0", ipu_id=0):
+            x = self.weight @ x
+            if self.checkpoint:
+                x = poptorch.recomputationCheckpoint(x)
+            x = self.weight @ x
+        with poptorch.Block("1", ipu_id=1):
+            return torch.nn.functional.l1_loss(x * 2, target)
+
+
+@pytest.mark.parametrize(("checkpoint", "kept"), [(False, 1), (True, 2)])
+def test_a_recomputed_stage_keeps_its_input_and_its_checkpoints(checkpoint, kept):
+    chosen = options()
+    chosen.Training.gradientAccumulation(3)
+    chosen._Popart.set("autoRecomputation", 3)
+    model = _TwoStages(checkpoint)
+    step = poptorch.trainingModel(model, chosen, sgd(model))
+    step.compile(torch.randn(3, 3, 1), torch.randn(3, 3, 1))
+
+    ops = ops_of(step)
+
+    stashed = [op["inputs"][0] for op in ops if op["type"] == "Stash"]
+    assert stashed[0]["name"] == "input"
+    assert len(stashed) == kept
+    assert any("Checkpoint" in op["name"] for op in ops) is checkpoint

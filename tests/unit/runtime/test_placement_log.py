@@ -135,3 +135,48 @@ def test_a_client_may_call_the_model_in_its_own_way() -> None:
     assert torch.allclose(loss, expected)
     assert twin.weight.grad is not None
     assert torch.allclose(model.weight, twin.weight - 0.1 * twin.weight.grad)
+
+
+def test_a_block_on_two_ipus_is_told_with_both(caplog: pytest.LogCaptureFixture) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with poptorch.Block("0", ipu_id=0):
+                y = x * 2
+            with poptorch.Block("0", ipu_id=2):
+                return y * 3
+
+    strategy = poptorch.ParallelPhasedExecution("0", "1")
+    lines = told(Model(), options().setExecutionStrategy(strategy).autoRoundNumIPUs(), caplog)
+
+    assert " Mul:0 [float32(1, 5), mode(Phased), ipu(0), phase(0)]" in lines
+    assert " Mul:0/1 [float32(1, 5), mode(Phased), ipu(2), phase(0)]" in lines
+    assert "executionPhaseSettings.stages set to value 2" in lines
+    assert "location_weight set to value useOnChipStorage(False)" in lines
+
+
+@pytest.mark.parametrize(
+    ("liveness", "phases", "stride"),
+    [
+        (poptorch.Liveness.AlwaysLive, 3, 1),
+        (poptorch.Liveness.OffChipAfterFwd, 6, 1),
+        (poptorch.Liveness.OffChipAfterFwdNoOverlap, 8, 2),
+        (poptorch.Liveness.OffChipAfterEachPhase, 12, 4),
+    ],
+)
+def test_serial_phases_leave_room_for_what_leaves_the_chip(
+    liveness: poptorch.Liveness, phases: int, stride: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in "abc":
+                with poptorch.Block(block):
+                    x = x * 2
+            return x
+
+    strategy = poptorch.SerialPhasedExecution("a", "b", "c").setTensorsLiveness(liveness)
+    for block in "abc":
+        strategy.stage(block).ipu(0)
+    lines = told(Model(), options().setExecutionStrategy(strategy), caplog)
+
+    assert f"executionPhaseSettings.phases set to value {phases}" in lines
+    assert f" Mul:0/2 [float32(1, 5), mode(Phased), ipu(0), phase({2 * stride})]" in lines

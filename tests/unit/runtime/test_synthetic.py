@@ -67,3 +67,11 @@ def test_arguments_are_checked_all_the_same():
 
     with pytest.raises(AssertionError, match="Invalid batch dimension"):
         infer(torch.ones(3, 3))
+
+
+def test_there_is_no_latency_where_nothing_is_transferred():
+    infer = poptorch.inferenceModel(nn.Linear(3, 2), options().enableSyntheticData(True))
+
+    infer(torch.ones(4, 3))
+
+    assert infer.getLatency() == infer.getComputeLatency() == (0.0, 0.0, 0.0)
