@@ -193,6 +193,29 @@ def adjusted(machine: Machine, changes: Mapping[str, float]) -> Machine:
     return replace(machine, **whole)  # type: ignore[arg-type]
 
 
+def with_constants(system: System, changes: Mapping[str, float]) -> System:
+    """The pod with other constants, its own or those of its chip."""
+    own = {field.name for field in fields(system)}
+    chip = {name: value for name, value in changes.items() if name not in own}
+    if chip:
+        system = replace(system, chip=adjusted(system.chip, chip))
+    return adjusted(system, {name: value for name, value in changes.items() if name in own})
+
+
+def constants_from(text: str) -> dict[str, float]:
+    """`name=value,name=value` as a mapping."""
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise Error(
+                f"{part!r} is no constant with its value", fix="write sync_cycles=300"
+            ) from None
+    return found
+
+
 def assumptions(machine: Chip | System) -> list[tuple[str, float, Fact]]:
     """Every constant with its source, the assumed ones first."""
     rows = [
