@@ -14,7 +14,7 @@ import pantile
 from pantile.machine.targets import chip_named
 from pantile.runtime.registry import Running, running
 
-_LINE = 135
+_LINE = 134
 _RULE = "+" + "-" * (_LINE - 2) + "+"
 _PARTITION = "virtual"
 _DEVICES = 16
