@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.report.programs import EVIL
 
+from pantile.report_page import page as page_of
+
 pytestmark = pytest.mark.browser
 OPENING = EVIL.partition("</")[0]
 """What is left of it in the path of a module, where a slash separates names."""
@@ -305,3 +307,19 @@ def test_a_print_has_titles_ops_and_a_map(folder, open_page):
     assert tab.locator("#view-ops .paper tbody tr").count() == 40
     assert not tab.locator("#view-ops .viewport").is_visible()
     assert tab.locator("#view-tiles .plot").nth(1).locator("canvas").count() == 1
+
+
+def test_a_model_that_does_not_fit_says_by_how_much_and_why(report, open_page, tmp_path):
+    data = json.loads(json.dumps(report))
+    data["summary"] |= {"verdict": "does not fit", "fullest_tile": 1.5}
+    data["stages"][2]["memory"] |= {"fullest_tile": 1.5, "optimizer_state": 10**9}
+    data["changes"] = []
+    file = tmp_path / "report.html"
+    file.write_text(page_of(data))
+
+    text = open_page(file).inner_text(".verdict")
+
+    over = data["target"]["memory_bytes_per_tile"] / 2
+    assert f"IPU 2 needs {over / 1000:.0f} kB more on its fullest tile" in text
+    assert "optimizer state 1 GB" in text
+    assert "pantile plan" in text
