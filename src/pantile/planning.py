@@ -9,7 +9,7 @@ Nothing is run and nothing compiled: forward is captured on tensors without memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from pantile.machine.optimizers import OptimizerModel
 from pantile.machine.plan_text import annotations_of, as_data, table
 from pantile.machine.records import ProgramRecord
 from pantile.machine.search import Plan, plans_for, ranked
-from pantile.machine.targets import BOW, Chip, chip_named, pod
+from pantile.machine.targets import BOW, Chip, System, chip_named, pod, with_constants
 from pantile.machine.timing import Configuration, Recompute
 from pantile.machine.units import units_of
 from pantile.options import Options
@@ -73,9 +73,10 @@ def estimate(
     recompute: Recompute = "none",
     proportion: float = 0.6,
     partials: str = "float16",
+    constants: Mapping[str, float] | None = None,
 ) -> Estimate:
-    """Time and memory of a model as its blocks place it."""
-    machine = pod(chip_named(chip) if isinstance(chip, str) else chip, ipus)
+    """Time and memory of a model as its blocks place it, with other constants where given."""
+    machine = _machine(chip, ipus, constants)
     program, devices = _placed(model, inputs, training=training)
     return Estimate(
         program,
@@ -91,6 +92,11 @@ def estimate(
         ),
         devices,
     )
+
+
+def _machine(chip: str | Chip, ipus: int, constants: Mapping[str, float] | None) -> System:
+    system = pod(chip_named(chip) if isinstance(chip, str) else chip, ipus)
+    return with_constants(system, constants or {})
 
 
 def plan(model: nn.Module, inputs: Sequence[Any], **wishes: Any) -> Plan:
@@ -110,15 +116,16 @@ def plans(
     micro_batches: Sequence[int] = (),
     proportions: Sequence[float] = (0.6, 0.3, 0.15),
     partials: str = "float16",
+    constants: Mapping[str, float] | None = None,
     progress: bool = False,
 ) -> list[Plan]:
     """Every way to run a model on a pod of `ipus` IPUs, the best first.
 
     `inputs` are one micro-batch; `micro_batches` names other sizes to try (forward is then captured
     a second time, with twice the batch, to see which sizes grow with it). `batch` is the number of
-    samples of a weight update.
+    samples of a weight update; `constants` are values of the model to use in place of its own.
     """
-    machine = pod(chip_named(chip) if isinstance(chip, str) else chip, ipus)
+    machine = _machine(chip, ipus, constants)
     trials = [CostSettings(machine.chip, (proportion,), partials) for proportion in proportions]
     given = micro_batch_of(inputs)
     sizes = sorted({*micro_batches} or {given})

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.report.programs import EVIL
 
+from pantile.report_page import page as page_of
+
 pytestmark = pytest.mark.browser
 OPENING = EVIL.partition("</")[0]
 """What is left of it in the path of a module, where a slash separates names."""
@@ -87,7 +89,7 @@ def test_a_module_called_script_is_shown_and_not_run(folder, open_page):
 def cells(tab, column):
     """The texts of one column of the visible rows."""
     return tab.locator(
-        f"#view-ops tbody tr:not([aria-hidden]) td:nth-child({column})"
+        f"#view-ops .viewport tbody tr:not([aria-hidden]) td:nth-child({column})"
     ).all_inner_texts()
 
 
@@ -127,7 +129,8 @@ def test_ops_are_summed_by_phase(folder, report, open_page):
     tab.select_option("#view-ops .controls select >> nth=3", "phase")
 
     forward = sum(op["cycles"] for op in report["ops"] if op["phase"] == "forward")
-    row = tab.locator("#view-ops tbody tr", has=tab.locator("th", has_text="forward"))
+    sums = "#view-ops .scroll:not(.paper) tbody tr"
+    row = tab.locator(sums, has=tab.locator("th", has_text="forward"))
     assert row.locator("td").first.inner_text() == f"{int(forward + 0.5):,}"
 
 
@@ -150,7 +153,7 @@ def test_ten_thousand_ops_open_within_two_seconds_and_stay_interactive(large, op
     tab.wait_for_function(f"{loaded} > 0")
 
     assert tab.evaluate(loaded) <= 2000
-    assert tab.locator("#view-ops tbody tr").count() < 100
+    assert tab.locator("#view-ops .viewport tbody tr").count() < 100
     sorting = """() => {
         const start = performance.now();
         document.querySelector('#view-ops th button').click();
@@ -256,3 +259,67 @@ def test_the_host_is_shown_with_what_was_measured_here(folder, report, open_page
     ran = tab.get_by_role("region", name="What ran on this machine").locator("tbody tr")
     expect(ran).to_have_count(1)
     expect(ran).to_contain_text("the reference engine was asked for")
+
+
+def bytes_in(tab, table):
+    cells = tab.locator(f"{table} tbody td.number").all_inner_texts()
+    return [int(text.replace(",", "")) for text in cells]
+
+
+def test_a_tile_tells_what_lies_on_it(folder, report, open_page):
+    tab = open_page(folder / "report.html", view="tiles")
+
+    for tile in (0, 700, report["target"]["tiles_per_ipu"] - 1):
+        tab.fill("input[name=tile]", str(tile))
+
+        assert tab.inner_text("#view-tiles .detail h2") == f"Tile {tile} of IPU 0"
+        listed = bytes_in(tab, "#view-tiles .detail")
+        assert sum(listed) == pytest.approx(report["stages"][0]["tiles"][tile], abs=len(listed) + 2)
+
+
+def test_a_click_on_the_map_opens_the_tile(folder, open_page):
+    tab = open_page(folder / "report.html", view="tiles")
+    box = tab.locator("#view-tiles .plot").nth(1).bounding_box()
+
+    tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    assert int(tab.input_value("input[name=tile]")) > 0
+
+
+def test_liveness_lists_what_is_always_live(folder, open_page):
+    tab = open_page(folder / "report.html", view="liveness")
+
+    tab.click("text=What is always live on this IPU")
+
+    names = tab.locator("#view-liveness details:last-child tbody th").all_inner_texts()
+    assert {"layers.0.up.weight", "code", "optimizer state"} <= set(names)
+
+
+def test_a_print_has_titles_ops_and_a_map(folder, open_page):
+    tab = open_page(folder / "report.html")
+
+    tab.emulate_media(media="print")
+    tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+
+    titles = tab.locator("h2.paper:visible").all_inner_texts()
+    menu = tab.locator("#views a").all_text_contents()
+    assert titles == menu[:-1]  # all but the raw data
+    assert tab.locator("#view-ops .paper tbody tr").count() == 40
+    assert not tab.locator("#view-ops .viewport").is_visible()
+    assert tab.locator("#view-tiles .plot").nth(1).locator("canvas").count() == 1
+
+
+def test_a_model_that_does_not_fit_says_by_how_much_and_why(report, open_page, tmp_path):
+    data = json.loads(json.dumps(report))
+    data["summary"] |= {"verdict": "does not fit", "fullest_tile": 1.5}
+    data["stages"][2]["memory"] |= {"fullest_tile": 1.5, "optimizer_state": 10**9}
+    data["changes"] = []
+    file = tmp_path / "report.html"
+    file.write_text(page_of(data))
+
+    text = open_page(file).inner_text(".verdict")
+
+    over = data["target"]["memory_bytes_per_tile"] / 2
+    assert f"IPU 2 needs {over / 1000:.0f} kB more on its fullest tile" in text
+    assert "optimizer state 1 GB" in text
+    assert "pantile plan" in text

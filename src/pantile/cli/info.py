@@ -10,7 +10,7 @@ from typing import Any
 
 import pantile
 from pantile.errors import Error
-from pantile.machine.targets import CHIPS, Chip, assumptions, chip_named
+from pantile.machine.targets import CHIPS, Chip, assumptions, chip_named, pod
 from pantile.runtime.registry import running
 
 _DEVICES = 16
@@ -91,7 +91,7 @@ def attributes(index: int, chip: Chip) -> dict[str, Any]:
 
 
 def _print_constants(chip: Chip, *, as_json: bool) -> None:
-    rows = assumptions(chip)
+    rows = [*assumptions(chip), *assumptions(pod(chip, _DEVICES))]
     if as_json:
         plain = [
             {"name": n, "value": v, "source": f.source, "assumed": f.assumed} for n, v, f in rows

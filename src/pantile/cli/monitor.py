@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pantile
+from pantile.machine.targets import chip_named
 from pantile.runtime.registry import Running, running
 
-_LINE = 118
+_LINE = 134
+_RULE = "+" + "-" * (_LINE - 2) + "+"
+_PARTITION = "virtual"
+_DEVICES = 16
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,6 +59,7 @@ def sample(seconds: float) -> list[dict[str, Any]]:
         rows.append(
             {
                 **asdict(item.entry),
+                "ipus": list(range(item.entry.ipus_per_replica * item.entry.replicas)),
                 "calls": item.calls,
                 "calls_per_second": rate,
                 "samples_per_second": rate * item.entry.samples_per_call,
@@ -69,39 +75,59 @@ def _calls(found: Sequence[Running]) -> dict[tuple[int, float], int]:
 
 
 def _table(rows: Sequence[dict[str, Any]], only_processes: bool) -> str:
-    lines = []
-    if not only_processes:
-        lines += _box(
-            f"pantile monitor     Partition: virtual [active] has {_ipus(rows)} software IPUs     "
-            f"pantile {pantile.__version__}"
-        )
+    chip, ipus = chip_named(os.environ.get("PANTILE_CHIP") or "Bow"), _ipus(rows)
+    lines = [] if only_processes else _cards(ipus)
     if not rows:
-        return "\n".join([*lines, *_box("No attached processes in partition virtual")])
-    lines += _box("Attached processes in partition virtual")
+        return "\n".join([*lines, *_box(f"No attached processes in partition {_PARTITION}")])
+    lines += _box(f"Attached processes in partition {_PARTITION}")
     lines.append(
-        f"|{'PID':>8} | {'Command':24} | {'Time':>7} | {'User':10} | {'IPUs':>5} | "
-        f"{'Kind':9} | {'Calls':>8} | {'Calls/s':>8} | {'Samples/s':>9} | {'Memory':>8} |"
+        f"|{'PID':>8} | {'Command':20} | {'Time':>6} | {'User':8} | {'ID':>3} | {'Clock':>7} | "
+        f"{'Temp':>4} | {'Kind':9} | {'Calls':>8} | {'Calls/s':>8} | {'Samples/s':>9} | "
+        f"{'Memory':>8} |"
     )
-    lines.append("+" + "-" * (_LINE - 2) + "+")
-    lines += [_row(row) for row in rows]
-    lines.append("+" + "-" * (_LINE - 2) + "+")
-    return "\n".join(lines)
+    lines.append(_RULE)
+    for row in rows:
+        lines += [_row(row, ipu, f"{chip.clock_hz / 1e6:.0f}MHz") for ipu in row["ipus"]]
+    return "\n".join([*lines, _RULE])
 
 
-def _row(row: dict[str, Any]) -> str:
-    ipus = row["ipus_per_replica"] * row["replicas"]
+def _row(row: dict[str, Any], ipu: int, clock: str) -> str:
+    """One IPU of a process; its figures are those of the process and stand once."""
+    figures = (
+        f"{row['calls']:>8} | {row['calls_per_second']:>8.1f} | "
+        f"{row['samples_per_second']:>9.0f} | {row['resident_bytes'] / 1e6:>6.0f}MB |"
+    )
+    blank = f"{'':>8} | {'':>8} | {'':>9} | {'':>8} |"
     return (
-        f"|{row['pid']:>8} | {row['command'][:24]:24} | {row['seconds']:>6.0f}s | "
-        f"{row['user'][:10]:10} | {ipus:>5} | {row['kind']:9} | {row['calls']:>8} | "
-        f"{row['calls_per_second']:>8.1f} | {row['samples_per_second']:>9.0f} | "
-        f"{row['resident_bytes'] / 1e6:>6.0f}MB |"
+        f"|{row['pid']:>8} | {row['command'][:20]:20} | {row['seconds']:>5.0f}s | "
+        f"{row['user'][:8]:8} | {ipu:>3} | {clock:>7} | {'N/A':>4} | {row['kind']:9} | "
+        f"{figures if ipu == row['ipus'][0] else blank}"
     )
+
+
+def _cards(ipus: int) -> list[str]:
+    """The IPUs there are, in the columns of the old table; what only hardware has is N/A."""
+    version = pantile.__version__
+    lines = _box(
+        f"gc-monitor     Partition: {_PARTITION} [active] has {ipus} reconfigurable IPUs     "
+        f"pantile {version}, software IPUs"
+    )
+    lines.append(
+        f"|{'IPU-M':^11}|{'Serial':^20}|{'IPU-M SW':^12}|{'Server version':^16}|{'ICU FW':^9}|"
+        f"{'Type':^12}|{'ID':^6}|{'IPU#':^6}|{'Routing':^{_LINE - 102}}|"
+    )
+    lines.append(_RULE)
+    for ipu in range(ipus):
+        lines.append(
+            f"|{'virtual':^11}|{f'virtual.{ipu // 4}':^20}|{'N/A':^12}|{version:^16}|{'N/A':^9}|"
+            f"{'virtual':^12}|{ipu:^6}|{ipu % 4:^6}|{'DNC':^{_LINE - 102}}|"
+        )
+    return [*lines, _RULE]
 
 
 def _ipus(rows: Sequence[dict[str, Any]]) -> int:
-    return max((row["ipus_per_replica"] * row["replicas"] for row in rows), default=16)
+    return max([_DEVICES, *(len(row["ipus"]) for row in rows)])
 
 
 def _box(text: str) -> list[str]:
-    rule = "+" + "-" * (_LINE - 2) + "+"
-    return [rule, f"|{text[: _LINE - 2]:^{_LINE - 2}}|", rule]
+    return [_RULE, f"|{text[: _LINE - 2]:^{_LINE - 2}}|", _RULE]

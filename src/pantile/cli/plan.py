@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pantile.errors import Error
-from pantile.machine.targets import chip_named, pod
+from pantile.machine.targets import chip_named, constants_from, pod, with_constants
 from pantile.planning import Plan, annotations_of, as_data, plans, plans_of, table
 
 
@@ -41,6 +41,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--inference", action="store_true", help="for file.py:function")
     parser.add_argument(
         "--micro-batches", default="", metavar="N,N", help="other sizes, for file.py:function"
+    )
+    parser.add_argument(
+        "--constant",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another value for a constant of `pantile info --constants`",
     )
     parser.add_argument("--others", type=int, default=0, metavar="N", help="show the next best")
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -84,6 +91,7 @@ def _of_function(path: str, name: str, parsed: argparse.Namespace) -> list[Plan]
         training=not parsed.inference,
         optimizer=parsed.optimizer,
         micro_batches=sizes,
+        constants=constants_from(",".join(parsed.constant)),
         progress=sys.stderr.isatty(),
     )
 
@@ -92,7 +100,8 @@ def _of_script(parsed: argparse.Namespace) -> list[Plan]:
     from pantile.runtime.estimate import estimate_of
     from pantile.runtime.observe import listening
 
-    system = pod(chip_named(parsed.chip), parsed.ipus)
+    changes = constants_from(",".join(parsed.constant))
+    system = with_constants(pod(chip_named(parsed.chip), parsed.ipus), changes)
 
     def listen(executor: Any, program: Any) -> None:
         known = estimate_of(executor, program, system=system)

@@ -247,7 +247,10 @@ def _scaling(estimate: Estimate) -> list[dict[str, Any]]:
         needed = 1 << (ipus * replicas - 1).bit_length()
         if needed > 256:
             break
-        more = replace(chosen, replicas=replicas, system=pod(chosen.system.chip, needed))
+        name = pod(chosen.system.chip, needed).name
+        more = replace(
+            chosen, replicas=replicas, system=replace(chosen.system, name=name, ipus=needed)
+        )
         timing = time_of(estimate.stages, more)
         slowest = max(timing.stages, key=lambda stage: stage.all_reduce)
         found.append(

@@ -79,16 +79,18 @@ class System:
     ipus_per_machine: int = 4
     ipus_per_link_domain: int = 64
     link_bytes_per_second: float = 64e9
+    ring_bytes_per_second: float = 32e9
     gateway_bytes_per_second: float = 25e9
     link_efficiency: float = 0.85
     gateway_efficiency: float = 0.85
     collective_latency_seconds: float = 5e-6
+    collective_buffer_bytes: float = 0.0
     host_bytes_per_second_per_ipu: float = 5e9
     host_bytes_per_second_per_machine: float = 10e9
     streaming_bytes_per_second: float = 12e9
     streaming_bytes_per_ipu: int = 32 * 10**9
     ipus_per_host: int = 16
-    several_hosts_factor: float = 1.134
+    several_hosts_factor: float = 1.128
 
 
 GC2 = Chip(
@@ -131,16 +133,22 @@ SOURCES: dict[str, Fact] = {
     "ipus_per_machine": Fact(f"{_DOCS}: bow-2000 datasheet"),
     "ipus_per_link_domain": Fact(f"{_DOCS}: pod datasheets (64 IPUs share IPU-Links)"),
     "link_bytes_per_second": Fact(f"{_DOCS}: 4 links of 16 GB/s to each neighbour"),
+    "ring_bytes_per_second": Fact("two links of 16 GB/s leave a machine from each of its IPUs"),
     "gateway_bytes_per_second": Fact(f"{_DOCS}: two links of 100 Gb/s for each machine"),
     "link_efficiency": Fact(_POPLIBS),
     "gateway_efficiency": Fact("as for the links", assumed=True),
     "collective_latency_seconds": Fact("a few global syncs for each message", assumed=True),
+    "collective_buffer_bytes": Fact(
+        "0: gradients are summed tensor by tensor, as PopART does unless told to merge"
+    ),
     "host_bytes_per_second_per_ipu": Fact("3 to 5.5 GB/s quoted in graphcore/examples"),
     "host_bytes_per_second_per_machine": Fact("100 GbE at 80 %", assumed=True),
     "streaming_bytes_per_second": Fact("10 to 15 GB/s; PCIe Gen4 x8 is the ceiling", assumed=True),
     "streaming_bytes_per_ipu": Fact("MLPerf v2.0 system files"),
     "ipus_per_host": Fact("reference pods: one server for sixteen IPUs", assumed=True),
-    "several_hosts_factor": Fact("PyTorch, 16 to 64 IPUs: fitted to BERT-large, packed, phase 1"),
+    "several_hosts_factor": Fact(
+        "PyTorch, 16 to 64 IPUs: fitted to how BERT-large, phase 2, and ViT scale", assumed=True
+    ),
 }
 
 Machine = TypeVar("Machine", Chip, System)
@@ -183,6 +191,29 @@ def adjusted(machine: Machine, changes: Mapping[str, float]) -> Machine:
         )
     whole = {name: int(value) if known[name] == "int" else value for name, value in changes.items()}
     return replace(machine, **whole)  # type: ignore[arg-type]
+
+
+def with_constants(system: System, changes: Mapping[str, float]) -> System:
+    """The pod with other constants, its own or those of its chip."""
+    own = {field.name for field in fields(system)}
+    chip = {name: value for name, value in changes.items() if name not in own}
+    if chip:
+        system = replace(system, chip=adjusted(system.chip, chip))
+    return adjusted(system, {name: value for name, value in changes.items() if name in own})
+
+
+def constants_from(text: str) -> dict[str, float]:
+    """`name=value,name=value` as a mapping."""
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise Error(
+                f"{part!r} is no constant with its value", fix="write sync_cycles=300"
+            ) from None
+    return found
 
 
 def assumptions(machine: Chip | System) -> list[tuple[str, float, Fact]]:

@@ -131,13 +131,28 @@ def _stage_time(
     backward = sum(unit.backward for unit in units) / clock
     if configuration.accumulation > 1:
         backward += sum(unit.accumulate for unit in units) / clock
-    last = index == len(stages) - 1
-    kept = configuration.recompute == "none" or (configuration.recompute == "stage" and last)
-    recompute = 0.0 if kept else forward
+    recompute = sum(unit.forward for unit in recomputed_of(stages, index, configuration)) / clock
     leaving = units[-1].border_bytes if index < len(stages) - 1 else 0
     copies += pipeline_copy_seconds(system, leaving)
     update, reduce = _once(units, len(stages), configuration)
     return StageTime(forward, backward, recompute, copies, host, update, reduce)
+
+
+def recomputed_of(
+    stages: Sequence[Sequence[Unit]], index: int, configuration: Configuration
+) -> list[Unit]:
+    """The units of an IPU whose forward runs again before their backward.
+
+    The end of a pipeline does not: between its last checkpoint and the loss, what backward needs
+    was computed a moment ago (PopART marks these ops so). With checkpoints at layers that is the
+    last layer, with those at stages the last stage.
+    """
+    units, last = list(stages[index]), index == len(stages) - 1
+    if configuration.recompute == "none" or (configuration.recompute == "stage" and last):
+        return []
+    if last and len(stages) > 1:
+        return [unit for unit in units if unit.group != units[-1].group]
+    return units
 
 
 def _once(units: Sequence[Unit], ipus: int, configuration: Configuration) -> tuple[float, float]:
@@ -152,5 +167,5 @@ def _once(units: Sequence[Unit], ipus: int, configuration: Configuration) -> tup
     if configuration.state_off_chip:
         seconds += streaming_seconds(system, 2 * optimizer.state_bytes(elements) / shards)
     if shards > 1:
-        seconds += gather_seconds(system, nbytes, replicas)
+        seconds += gather_seconds(system, nbytes, replicas, ipus)
     return seconds, all_reduce_seconds(system, nbytes, replicas, ipus, len(weights))

@@ -77,12 +77,14 @@ function withStyle(option, palette) {
   };
   if (option.legend)
     found.legend = {
-      type: "scroll",
+      type: printing ? "plain" : "scroll", // paper has no buttons to turn its pages
       top: 0,
       textStyle: { color: palette.text },
       pageTextStyle: { color: palette.text },
       ...option.legend,
     };
+  if (option.legend && printing && found.grid)
+    found.grid = { ...found.grid, top: found.grid.top + 24 };
   if (option.xAxis) found.xAxis = axis(option.xAxis);
   if (option.yAxis) found.yAxis = axis(option.yAxis);
   return found;

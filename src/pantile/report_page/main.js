@@ -22,7 +22,8 @@ function header() {
 
 function sectionOf(view) {
   if (!made.has(view.id)) {
-    const section = h("section", { id: `view-${view.id}`, "aria-label": view.title });
+    const title = h("h2", { class: "paper" }, view.title); // on a screen the menu says it
+    const section = h("section", { id: `view-${view.id}`, "aria-label": view.title }, title);
     // Where it belongs among those made already, so that a print has the order of the menu.
     const later = views.slice(views.indexOf(view) + 1).find((one) => made.has(one.id));
     main.insertBefore(section, later ? made.get(later.id).section : null);

@@ -41,17 +41,22 @@ function keeps(chosen, last) {
   return chosen.recompute === "none" || (chosen.recompute === "stage" && last);
 }
 
+function ringRate(c, replicas, ipus) {
+  const inside = replicas * ipus <= c.ipus_per_machine;
+  return (inside ? c.link_bytes_per_second : c.ring_bytes_per_second) * c.link_efficiency;
+}
+
 function allReduceSeconds(c, bytes, replicas, ipus, messages) {
   if (replicas <= 1) return 0;
   const inside = Math.max(1, Math.min(replicas, Math.floor(c.ipus_per_link_domain / ipus)));
   const domains = Math.ceil(replicas / inside);
-  let seconds =
-    ((2 * (inside - 1)) / inside) * (bytes / (c.link_bytes_per_second * c.link_efficiency));
-  seconds += messages * Math.log2(Math.max(2, replicas)) * c.collective_latency_seconds;
+  let seconds = ((2 * (inside - 1)) / inside) * (bytes / ringRate(c, replicas, ipus));
+  const buffers = c.collective_buffer_bytes ? Math.ceil(bytes / c.collective_buffer_bytes) : Infinity;
+  const hops = Math.log2(Math.max(2, replicas));
+  seconds += Math.min(messages, buffers) * hops * c.collective_latency_seconds;
   if (domains > 1) {
-    const share = (bytes / inside) * c.ipus_per_machine;
     const wire = c.gateway_bytes_per_second * c.gateway_efficiency;
-    seconds += (((2 * (domains - 1)) / domains) * share) / wire;
+    seconds += (((2 * (domains - 1)) / domains) * bytes) / wire;
   }
   return seconds;
 }
@@ -69,7 +74,7 @@ function onceSeconds(units, ipus, chosen, c) {
     update += (2 * elements * cost.bytes_per_weight) / shards / c.streaming_bytes_per_second;
   }
   if (shards > 1) {
-    const links = c.link_bytes_per_second * c.link_efficiency;
+    const links = ringRate(c, chosen.replicas, ipus);
     update += (((chosen.replicas - 1) / chosen.replicas) * bytes) / links;
   }
   return [update, allReduceSeconds(c, bytes, chosen.replicas, ipus, trained.length)];
@@ -98,7 +103,11 @@ function stageSeconds(stages, index, chosen, c) {
   let backward = sum(units, (unit) => unit.backward_cycles) / c.clock_hz;
   if (chosen.gradient_accumulation > 1)
     backward += sum(units, (unit) => unit.accumulate_cycles) / c.clock_hz;
-  const recompute = keeps(chosen, last) ? 0 : forward;
+  // Behind the last checkpoint of a pipeline nothing is computed again.
+  const again = (unit) => !(last && index) || unit.group !== units.at(-1).group;
+  const recompute = keeps(chosen, last)
+    ? 0
+    : sum(units.filter(again), (unit) => unit.forward_cycles) / c.clock_hz;
   copies += last ? 0 : copied(units.at(-1).border);
   const [update, all_reduce] = onceSeconds(units, stages.length, chosen, c);
   const micro_batch = forward + backward + recompute + copies + host;

@@ -16,7 +16,15 @@ from pantile.machine.cost import CostSettings
 from pantile.machine.estimate import Estimate
 from pantile.machine.extract import records_of
 from pantile.machine.optimizers import OptimizerModel, optimizer_named
-from pantile.machine.targets import BOW, Chip, System, chip_named, pod
+from pantile.machine.targets import (
+    BOW,
+    Chip,
+    System,
+    chip_named,
+    constants_from,
+    pod,
+    with_constants,
+)
 from pantile.machine.timing import Configuration, Recompute
 from pantile.options import Options
 from pantile.program.program import tag_of
@@ -39,7 +47,7 @@ def estimate_of(
     options, training = executor._options, executor._training
     ipus = program.placement.ipus_per_replica
     needed = 1 << max(0, ipus * options.replication_factor - 1).bit_length()
-    machine = system or pod(chip_of_environment(), needed)
+    machine = system or _pod_of_environment(needed)
     optimizer = executor._control.optimizer if executor._control is not None else None
     return Estimate(
         records_of(program.program),
@@ -53,6 +61,12 @@ def chip_of_environment() -> Chip:
     """The chip named by PANTILE_CHIP, else a Bow."""
     name = os.environ.get("PANTILE_CHIP")
     return chip_named(name) if name else BOW
+
+
+def _pod_of_environment(ipus: int) -> System:
+    """A pod of that chip, with the constants that PANTILE_CONSTANTS names."""
+    changes = constants_from(os.environ.get("PANTILE_CONSTANTS", ""))
+    return with_constants(pod(chip_of_environment(), ipus), changes)
 
 
 def settings_of(options: Options, chip: Chip, ipus: int) -> CostSettings:

@@ -158,6 +158,7 @@ def test_info_shows_every_constant_and_what_is_assumed(capsys):
     shown = capsys.readouterr().out
     assert "assumed: " in shown
     assert "1.325e+09" in shown
+    assert "streaming_bytes_per_second" in shown  # of the pod, too
 
 
 def test_monitor_shows_attached_processes(capsys):
@@ -171,7 +172,22 @@ def test_monitor_shows_attached_processes(capsys):
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["pid"], row["calls"], row["kind"]) == (os.getpid(), 1, "inference")
     assert main(["monitor", "--interval", "0"]) == 0
-    assert "Attached processes in partition" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "[active] has 16 reconfigurable IPUs" in shown
+    assert "Attached processes in partition" in shown
+    assert len({len(line) for line in shown.splitlines()}) == 1  # a table
+
+
+def test_monitor_has_a_row_for_each_ipu_of_a_process(capsys):
+    options = poptorch.Options().engine("reference").showCompilationProgressBar(False)
+    step = poptorch.inferenceModel(nn.Linear(4, 2), options.replicationFactor(3))
+    step(torch.zeros(3, 4))
+
+    assert main(["monitor", "--interval", "0", "--no-card-info"]) == 0
+
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()]
+    own = [row for row in rows if len(row) > 5 and row[1].strip() == str(os.getpid())]
+    assert [row[5].strip() for row in own] == ["0", "1", "2"]
 
 
 def test_check_trains_on_one_and_four_ipus(capsys):

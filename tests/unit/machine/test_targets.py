@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from pantile.errors import Error
-from pantile.machine.targets import BOW, C600, GC2, GC200, SOURCES, adjusted, assumptions, pod
+from pantile.machine.targets import (
+    BOW,
+    C600,
+    GC2,
+    GC200,
+    SOURCES,
+    adjusted,
+    assumptions,
+    constants_from,
+    pod,
+    with_constants,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +56,16 @@ def test_a_constant_can_be_changed_and_an_unknown_one_cannot():
 def test_a_pod_has_a_power_of_two():
     with pytest.raises(Error, match="pod of 12 IPUs"):
         pod(BOW, 12)
+
+
+def test_constants_of_a_pod_and_of_its_chip_are_changed_together():
+    changes = constants_from("sync_cycles=300, ring_bytes_per_second=48e9")
+
+    system = with_constants(pod(BOW, 16), changes)
+
+    assert (system.chip.sync_cycles, system.ring_bytes_per_second) == (300, 48e9)
+    assert system.chip.tiles == BOW.tiles
+    with pytest.raises(Error, match="no constant 'speed'"):
+        with_constants(pod(BOW, 16), {"speed": 2})
+    with pytest.raises(Error, match="sync_cycles"):
+        constants_from("sync_cycles")

@@ -27,12 +27,17 @@ def test_the_slowest_stage_paces_the_pipeline():
     assert timing.samples_per_second == pytest.approx(40 / timing.seconds)
 
 
-def test_recomputation_runs_forward_again_but_not_in_the_last_stage():
-    stage = time_of(STAGES, replace(BASE, recompute="stage")).stages
-    layer = time_of(STAGES, replace(BASE, recompute="layer")).stages
+def test_recomputation_runs_forward_again_but_not_behind_the_last_checkpoint():
+    two = [Unit("layers.0", forward=3e6), Unit("layers.1", forward=2e6)]
+    stages = [STAGES[0], two]
+
+    stage = time_of(stages, replace(BASE, recompute="stage")).stages
+    layer = time_of(stages, replace(BASE, recompute="layer")).stages
+    alone = time_of([two], replace(BASE, recompute="layer")).stages
 
     assert [s.recompute for s in stage] == [pytest.approx(1e6 / BOW.clock_hz), 0.0]
-    assert layer[1].recompute == pytest.approx(2e6 / BOW.clock_hz)
+    assert layer[1].recompute == pytest.approx(3e6 / BOW.clock_hz)
+    assert alone[0].recompute == pytest.approx(5e6 / BOW.clock_hz)
 
 
 def test_inference_has_no_backward_and_fills_once():
@@ -55,7 +60,18 @@ def test_a_ring_moves_twice_the_bytes_less_one_share():
 
     assert all_reduce_seconds(system, 1e9, 1) == 0.0
     assert all_reduce_seconds(system, 1e9, 4) == pytest.approx(2 * 3 / 4 * 1e9 / wire)
+    out = system.ring_bytes_per_second * system.link_efficiency
+    assert all_reduce_seconds(system, 1e9, 8) == pytest.approx(2 * 7 / 8 * 1e9 / out)
     assert pipeline_copy_seconds(system, 1e6) == pytest.approx(1e6 / wire)
+
+
+def test_merged_gradients_wait_for_fewer_messages():
+    system = pod(BOW, 16)
+    merged = replace(system, collective_buffer_bytes=50e6)
+
+    apart, together = (all_reduce_seconds(s, 120e6, 16, 1, 160) for s in (system, merged))
+
+    assert apart - together == pytest.approx((160 - 3) * 4 * system.collective_latency_seconds)
 
 
 def test_beyond_64_ipus_gateways_add_their_time():
@@ -64,7 +80,7 @@ def test_beyond_64_ipus_gateways_add_their_time():
     inside, across = (all_reduce_seconds(system, 1e8, r) for r in (64, 256))
 
     gateway = system.gateway_bytes_per_second * system.gateway_efficiency
-    assert across - inside == pytest.approx(2 * 3 / 4 * (1e8 / 64 * 4) / gateway)
+    assert across - inside == pytest.approx(2 * 3 / 4 * 1e8 / gateway)
 
 
 def test_a_slow_host_holds_the_pipeline_up():

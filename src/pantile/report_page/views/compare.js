@@ -37,10 +37,10 @@ function changedPlaces(report, other) {
 }
 
 function changedSettings(report, other) {
-  const text = (data, key) => JSON.stringify(data.configuration[key]) ?? "–";
+  const text = (data, key) => [data.configuration[key] ?? "–"].flat().join(", ");
   const keys = [
     ...new Set([...Object.keys(report.configuration), ...Object.keys(other.configuration)]),
-  ];
+  ].filter((key) => key !== "optimizer_cost"); // follows from the optimizer
   const rows = keys.map((key) => [key, text(report, key), text(other, key)]);
   return [["target", report.target.system, other.target.system], ...rows].filter(
     (row) => row[1] !== row[2],

@@ -117,6 +117,32 @@ function aliveDetail(report, found, place) {
   );
 }
 
+// What stays from step to step: the weights by name, the rest by kind.
+function alwaysLive(stage) {
+  const named = stage.units.flatMap((unit) =>
+    unit.parameters.map((one) => ({ name: one.name, bytes: one.bytes, source: unit.source })),
+  );
+  const weights = [...new Map(named.map((row) => [row.name, row])).values()];
+  const kept = ["buffers", "accumulators", "optimizer_state", "stash", "code", "exchange_code"];
+  const others = PARTS.filter(([key]) => [...kept, "vertex_state"].includes(key))
+    .map(([key, label]) => ({ name: label, bytes: stage.memory[key], source: "" }))
+    .filter((row) => row.bytes);
+  return [...weights, ...others].sort((a, b) => b.bytes - a.bytes);
+}
+
+function alwaysLiveTable(stage) {
+  const details = h("details", {}, h("summary", {}, "What is always live on this IPU"));
+  const columns = [
+    { label: "Name", text: (row) => row.name },
+    { label: "Size", number: true, text: (row) => show.bytes(row.bytes) },
+    { label: "Source line", text: (row) => row.source },
+  ];
+  const fillIt = () =>
+    details.append(smallTable("Weights, and what is kept for them", columns, alwaysLive(stage)));
+  details.addEventListener("toggle", fillIt, { once: true });
+  return details;
+}
+
 views.push({
   id: "liveness",
   title: "Liveness",
@@ -148,6 +174,7 @@ views.push({
         livenessChart(report, found, pick),
         h("div", { class: "controls" }, h("label", { class: "field wide" }, "Op", slider), peak),
         detail,
+        alwaysLiveTable(report.stages[Number(ipu)]),
       );
       return pick(peakOf(found));
     };

@@ -133,6 +133,26 @@ function opFilters(report, changed) {
   return { element, chosen: () => report.ops.filter(fits) };
 }
 
+// On paper, in place of the table that scrolls.
+function dearest(report, total) {
+  const rows = [...report.ops].sort((a, b) => b.cycles - a.cycles).slice(0, 40);
+  const table = smallTable(
+    `The ${rows.length} dearest ops`,
+    [
+      { label: "Op", text: (op) => op.op },
+      { label: "Phase", text: (op) => op.phase },
+      { label: "IPU", number: true, text: (op) => op.ipu },
+      { label: "Cycles", number: true, text: (op) => show.count(op.cycles) },
+      { label: "Share", number: true, text: (op) => show.percent(op.cycles / total) },
+      { label: "Module", text: (op) => op.module },
+      { label: "Source line", text: (op) => op.source },
+    ],
+    rows,
+  );
+  table.classList.add("paper");
+  return table;
+}
+
 views.push({
   id: "ops",
   title: "Ops",
@@ -172,7 +192,7 @@ views.push({
       choice("Sum by", [["", "nothing"], ...keys], "", (key) => retell({ key })),
     );
     retell({});
-    append(section, [filters.element, counted, sums, table.element, detail]);
+    append(section, [filters.element, counted, sums, table.element, dearest(report, total), detail]);
     return {
       open: (id) => {
         const op = report.ops.find((one) => String(one.id) === id);

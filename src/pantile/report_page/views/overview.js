@@ -14,6 +14,22 @@ const PARTS = [
   ["vertex_state", "vertex state"],
 ];
 
+// By how much it does not fit, what takes most of it, and whether one change would do.
+function tooMuch(report) {
+  const capacity = report.target.memory_bytes_per_tile;
+  const [worst] = [...report.stages].sort((a, b) => b.memory.fullest_tile - a.memory.fullest_tile);
+  const over = (worst.memory.fullest_tile - 1) * capacity;
+  const most = PARTS.map(([key, label]) => [worst.memory[key], label])
+    .sort((a, b) => b[0] - a[0])
+    .slice(0, 3)
+    .map(([bytes, label]) => `${label} ${show.bytes(bytes)}`);
+  const one = report.changes.find((change) => change.enough);
+  const advice = one
+    ? `Enough by itself: ${one.what}.`
+    : "No single change below is enough: combine them, or let pantile plan find a split.";
+  return `IPU ${worst.ipu} needs ${show.bytes(over)} more on its fullest tile than there are (${most.join(", ")}). ${advice}`;
+}
+
 function verdictBox(report) {
   const { verdict, fullest_tile: full } = report.summary;
   const kind = { fits: "fits", borderline: "borderline" }[verdict] || "not";
@@ -21,7 +37,7 @@ function verdictBox(report) {
     fits: "Every tile has room to spare.",
     borderline:
       "The fullest tile has less than a tenth of its memory free: the model may be off by more.",
-    not: "The fullest tile has more than its memory.",
+    not: kind === "not" ? tooMuch(report) : "",
   }[kind];
   return h(
     "div",

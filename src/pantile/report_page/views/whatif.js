@@ -1,7 +1,7 @@
 // Another configuration, computed in the page.
 
 const CANNOT =
-  "The chip, the split into stages, the available memory proportion and the type of partial sums change the plan of every op, which this page does not compute: use `pantile plan`, or compile again with other options and compare.";
+  "The chip, the split into stages, the available memory proportion and the type of partial sums change the plan of every op, which this page does not compute: use the command pantile plan, or compile again with other options and compare.";
 
 function whatIfForm(report, changed) {
   const now = report.configuration;
