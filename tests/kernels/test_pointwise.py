@@ -21,6 +21,9 @@ SPECIAL += [1e-40, -1e-42, 1e-30, 1e30, -1e30, 88.0, -103.0, 1e-7, 0.9999999, 2.
 TYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.uint8]
 TYPES += [torch.int8, torch.bool]
 
+AS_BITS = {torch.float32: torch.int32, torch.int32: torch.float32, torch.int64: torch.float64}
+AS_BITS |= {torch.uint8: torch.int8}
+
 SHAPES = [((5, 17), (17,)), ((3, 1, 4), (2, 1)), ((33,), ()), ((1,), (1,)), ((2, 3), (2, 3))]
 
 
@@ -55,6 +58,8 @@ def arguments(rng: random.Random, target: Any, dtype: torch.dtype) -> Iterator[A
             if argument.name == "alpha":
                 return
             yield rng.choice([2, 3, -1] if place else [2, 3])
+        elif target is aten.view.dtype:
+            yield AS_BITS.get(dtype)
         else:
             yield torch.float32 if target is prims.convert_element_type.default else None
 

@@ -64,11 +64,10 @@ def trained_at_random(seed: int) -> torch.Tensor:
     step = poptorch.trainingModel(model, made, poptorch.optim.SGD(model.parameters(), lr=1e-4))
     for _ in range(5):
         step(torch.ones(16000).half())
-    assert runs_natively(step)
+    assert {facts["lowering"] for facts in step.nativeDecisions()} == {"kernels"}
     return model.weight.detach().float()
 
 
-@pytest.mark.slow
 def test_updates_are_rounded_at_random_and_right_on_average() -> None:
     weights = trained_at_random(1)
 

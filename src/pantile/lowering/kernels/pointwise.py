@@ -15,7 +15,7 @@ from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.index import Index
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
-from pantile.lowering.kernels.types import computed, cpp, dtype_of, shape_of
+from pantile.lowering.kernels.types import HALVES, computed, cpp, dtype_of, shape_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -152,6 +152,16 @@ def _power(trace: Trace, node: fx.Node, index: Index) -> str:
     return trace.state(cpp(dtype), f"op_pow({a}, {b})", [a, b])
 
 
+def _reinterpret(trace: Trace, node: fx.Node, index: Index) -> str:
+    """The same bits as another type of as many; a half has none while it is computed with."""
+    source: Any = node.args[0]
+    given, wanted = dtype_of(source), dtype_of(node)
+    if given.itemsize != wanted.itemsize or {given, wanted} & {*HALVES, torch.bool}:
+        raise Refused(f"the bits of {given} as {wanted}")
+    value = trace.operand(source, index, given)
+    return trace.state(cpp(wanted), f"__builtin_bit_cast({cpp(wanted)}, {value})", [value])
+
+
 def _clamp(trace: Trace, node: fx.Node, index: Index) -> str:
     dtype = dtype_of(node)
     arguments = dict(zip(("self", "min", "max"), node.args, strict=False)) | dict(node.kwargs)
@@ -253,6 +263,7 @@ POINTWISE: dict[Any, Rule] = {
     aten.clamp_min.Tensor: _arithmetic("op_max({0}, {1})", chooses=True),
     aten.clamp_max.Tensor: _arithmetic("op_min({0}, {1})", chooses=True),
     aten.where.self: _where,
+    aten.view.dtype: _reinterpret,
     aten.pow.Tensor_Tensor: _power,
     aten.pow.Tensor_Scalar: _power,
     aten.pow.Scalar: _power,
