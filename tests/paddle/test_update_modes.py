@@ -132,6 +132,22 @@ def test_an_overflow_is_an_error_where_floating_point_is_checked() -> None:
         model.run({"x": np.float32([1, 0])})
 
 
+def test_half_is_rounded_at_random_where_the_strategy_says_so() -> None:
+    x, y = (paddle.static.data(name, [8000], "float16") for name in "xy")
+    out = paddle.add(x, y)
+    strategy = api.IpuStrategy()
+    strategy.set_graph_config(is_training=False)
+    strategy.set_options({"enable_stochastic_rounding": True, "random_seed": 3})
+    program = paddle.static.default_main_program()
+    model = api.compile(program, ["x", "y"], [out], strategy=strategy)
+
+    (found,) = model.run({"x": np.ones(8000, np.float16), "y": np.full(8000, 1e-4, np.float16)})
+
+    # float16 has nothing between 1 and 1 + 2**-10; the nearest to each sum would be 1.
+    assert sorted(set(found.astype(np.float64))) == [1, 1 + 2**-10]
+    assert found.astype(np.float64).mean() == pytest.approx(1.0001, abs=2e-5)
+
+
 @pytest.mark.parametrize(("name", "word"), [("accl1_type", "DOUBLE"), ("weight_decay_mode", "l1")])
 def test_words_nobody_knows_are_refused(name: str, word: str) -> None:
     with pytest.raises(OptionError, match=rf"{name}.*{word}"):

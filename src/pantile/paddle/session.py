@@ -62,6 +62,7 @@ class Settings:
     devices: int = 1
     shows_progress: bool = True
     checks_numbers: bool = False
+    rounds_at_random: bool = False
     modes: UpdateModes = field(default_factory=UpdateModes)
 
     # micro_batch        what a first dim of -1 is compiled for
@@ -69,6 +70,7 @@ class Settings:
     # any_batch          another number of rows compiles another program
     # half               float32 becomes float16 inside
     # checks_numbers     a NaN or an overflow is an error
+    # rounds_at_random   results of float16 go up or down in proportion to their distance
     # sharded            operators have stages: their own, or by sharing them out among `devices`
 
     @property
@@ -98,6 +100,8 @@ class Settings:
             options.randomSeed(self.seed)
         if self.checks_numbers:
             options.Precision.enableFloatingPointExceptions(True)
+        if self.rounds_at_random:
+            options.Precision.enableStochasticRounding(True)
         return options
 
 

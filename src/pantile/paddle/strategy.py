@@ -131,6 +131,7 @@ class StrategyValues:
             devices=value("num_ipus"),
             shows_progress=self.progress_logger is None,
             checks_numbers=value("enable_floating_point_checks"),
+            rounds_at_random=value("enable_stochastic_rounding"),
             dynamic_batch=value("timeout_ms") > 0 and value("enable_model_runtime_executor"),
             modes=UpdateModes(
                 without_bias=value("use_no_bias_optimizer"),
