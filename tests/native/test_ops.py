@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests.native.runs import runs_natively
@@ -85,3 +87,35 @@ def test_ops_of_the_host_run_inside_native_programs():
 
     for found, expected in zip(results["native"], results["reference"], strict=True):
         assert torch.allclose(found.double(), expected.double(), atol=1e-5)
+
+
+class Noticed(nn.Module):
+    """Calls Python with what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+        self.on_host = poptorch.CPU(self.see, "see")
+
+    def see(self, x: Tensor) -> Tensor:
+        self.seen.append(x.clone())
+        return x * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.on_host(x + 1)
+
+
+def test_compiling_does_not_call_the_users_python_with_made_up_values(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PANTILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PANTILE_TUNE", "1")
+    module = Noticed()
+    model = poptorch.inferenceModel(module, poptorch.Options().engine("native"))
+    model(data()[0])
+    module.seen.clear()
+
+    model(data()[0])  # is compiled
+
+    assert runs_natively(model)
+    assert [torch.equal(x, data()[0] + 1) for x in module.seen] == [True]

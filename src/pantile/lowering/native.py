@@ -34,7 +34,7 @@ from pantile.lowering.kernels import build as kernels_build
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.load import NativeProgram
 from pantile.lowering.prepare import Prepared, prepare
-from pantile.lowering.tune import Choice, Samples, fastest, is_on
+from pantile.lowering.tune import Choice, Samples, fastest, is_on, may_be_tried
 from pantile.program.print_text import print_program
 from pantile.program.program import Program
 from pantile.store.cache import Entry
@@ -139,6 +139,7 @@ def _compiled(
     prepared: Prepared, values: Sequence[torch.Tensor] | None, threads: int, phase: Phase
 ) -> Choice:
     """Our own kernels where there are rules for all of the program; else Inductor's."""
+    values = values if may_be_tried(prepared) else None
     why, failed = f"{LOWERING}=inductor", ""
     if _lowering() != "inductor":
         try:
