@@ -19,13 +19,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
+from benchmarks import printed
 from benchmarks.peers import load
 from benchmarks.peers.peer import Engine, Settings
-from benchmarks.progress import Progress
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import Workload
 
 _ROUNDS = 5
 _SECONDS = 1.0
@@ -52,10 +53,7 @@ def show(names: Iterable[str]) -> None:
     with _two_cores() as cores:
         torch.set_num_threads(2)
         os.environ["PANTILE_TUNE"] = "0"  # both threads, whatever is faster here and now
-        for name in names:
-            with Progress(f"crowd {name}"):
-                found = measured(WORKLOADS[name], cores)
-            print(table(name, found))
+        printed.show("crowd", names, partial(measured, cores=cores), table)
 
 
 def measured(

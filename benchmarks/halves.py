@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks import printed
 from benchmarks.measure import Plan, Timing, interleave, summary
 from benchmarks.peers import load
 from benchmarks.peers.peer import Settings
-from benchmarks.progress import Progress
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import Workload
 
 _PEERS = ("eager-fused", "pantile")
 _AGAINST = "eager-fused, float32"
@@ -28,10 +28,7 @@ _PLAN = Plan(seconds=8.0)
 def show(names: Iterable[str]) -> None:
     """Measure workloads and print a table for each."""
     torch.set_num_threads(1)
-    for name in names:
-        with Progress(f"halves {name}"):
-            found = measured(WORKLOADS[name])
-        print(table(name, found))
+    printed.show("halves", names, measured, table)
 
 
 def measured(workload: Workload, plan: Plan = _PLAN) -> dict[str, Timing]:

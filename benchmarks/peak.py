@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from benchmarks.progress import Progress
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks import printed
+from benchmarks.workloads import Workload
 
 _RUNS = 6
 _NANO = 1e-9
@@ -96,10 +96,7 @@ class Limit:
 def show(names: Iterable[str]) -> None:
     """Measure workloads and print their tables."""
     torch.set_num_threads(1)
-    for name in names:
-        with Progress(f"peak {name}"):
-            profile = measured(WORKLOADS[name])
-        print(table(name, profile))
+    printed.show("peak", names, measured, table)
 
 
 def measured(workload: Workload) -> Profile:

@@ -209,9 +209,9 @@ def text() -> str:
     return "\n".join(
         [
             *(markdown(first), "", *_means(first), ""),
-            "Points that were not evaluated until the model was finished, and then once:",
+            "Points that nothing was fitted to, first looked at when the model was finished:",
             *("", markdown(second), "", *_means(second), ""),
-            "More of them, looked up later still, when the tables above were as they are:",
+            "More of them, looked up later still; what was changed after that is said below:",
             *("", markdown(third), "", *_means(third), ""),
             "Products on a C600, cycles of the longest tile; the last six were looked up last:",
             *("", "| product | type | measured | predicted | error |", "|---|---|---|---|---|"),

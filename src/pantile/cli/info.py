@@ -13,7 +13,7 @@ from pantile.errors import Error
 from pantile.machine.targets import CHIPS, Chip, assumptions, chip_named, pod
 from pantile.runtime.registry import running
 
-_DEVICES = 16
+DEVICES = 16
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,7 +40,7 @@ def run(parsed: argparse.Namespace) -> int:
         _print_constants(chip, as_json=parsed.json)
         return 0
     if parsed.device_id is None:
-        devices = [attributes(index, chip) for index in range(_DEVICES)]
+        devices = [attributes(index, chip) for index in range(DEVICES)]
         if parsed.json:
             print(json.dumps(devices, indent=2))
         else:
@@ -50,9 +50,9 @@ def run(parsed: argparse.Namespace) -> int:
                     f"IPU#: [{device['board ipu index']}], type: [{device['board type']}]"
                 )
         return 0
-    if not 0 <= parsed.device_id < _DEVICES:
+    if not 0 <= parsed.device_id < DEVICES:
         raise Error(
-            f"there is no device {parsed.device_id}", fix=f"choose one from 0 to {_DEVICES - 1}"
+            f"there is no device {parsed.device_id}", fix=f"choose one from 0 to {DEVICES - 1}"
         )
     device = attributes(parsed.device_id, chip)
     if parsed.json:
@@ -91,7 +91,7 @@ def attributes(index: int, chip: Chip) -> dict[str, Any]:
 
 
 def _print_constants(chip: Chip, *, as_json: bool) -> None:
-    rows = [*assumptions(chip), *assumptions(pod(chip, _DEVICES))]
+    rows = [*assumptions(chip), *assumptions(pod(chip, DEVICES))]
     if as_json:
         plain = [
             {"name": n, "value": v, "source": f.source, "assumed": f.assumed} for n, v, f in rows

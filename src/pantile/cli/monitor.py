@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pantile
-from pantile.machine.targets import chip_named
+from pantile.cli.info import DEVICES
+from pantile.runtime.estimate import chip_of_environment
 from pantile.runtime.registry import Running, running
 
 _LINE = 134
 _RULE = "+" + "-" * (_LINE - 2) + "+"
 _PARTITION = "virtual"
-_DEVICES = 16
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -75,7 +74,7 @@ def _calls(found: Sequence[Running]) -> dict[tuple[int, float], int]:
 
 
 def _table(rows: Sequence[dict[str, Any]], only_processes: bool) -> str:
-    chip, ipus = chip_named(os.environ.get("PANTILE_CHIP") or "Bow"), _ipus(rows)
+    chip, ipus = chip_of_environment(), _ipus(rows)
     lines = [] if only_processes else _cards(ipus)
     if not rows:
         return "\n".join([*lines, *_box(f"No attached processes in partition {_PARTITION}")])
@@ -126,7 +125,7 @@ def _cards(ipus: int) -> list[str]:
 
 
 def _ipus(rows: Sequence[dict[str, Any]]) -> int:
-    return max([_DEVICES, *(len(row["ipus"]) for row in rows)])
+    return max([DEVICES, *(len(row["ipus"]) for row in rows)])
 
 
 def _box(text: str) -> list[str]:

@@ -223,7 +223,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
         line = (
             f"IPU: {count} replica{'s' * (count > 1)} × {iterations} device "
             f"iteration{'s' * (iterations > 1)}, {self.mode} steps, "
-            f"engine {options.wanted_engine}, precision {self.precision_plugin.precision}"
+            f"engine {options.engine_name}, precision {self.precision_plugin.precision}"
         )
         self._say(line)
 
@@ -454,7 +454,7 @@ class IPUStrategyMembers(OneProcess, StageOptions, Inspection, ManualOptimizatio
         if self.mode == SPLIT:
             self.optimizer_updates += self.lightning_module.automatic_optimization
             # The reference engine keeps the bits of the host's kernels.
-            quick = self.training_opts.wanted_engine != "reference"
+            quick = self.training_opts.engine_name != "reference"
             with fast_kernels(optimizer) if quick else nullcontext():
                 return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
         result = closure()  # there is no hook that would look at gradients

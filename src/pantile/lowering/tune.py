@@ -23,6 +23,7 @@ from pantile.errors import Error
 from pantile.logging import logger
 from pantile.lowering.load import NativeProgram, NativeRun
 from pantile.lowering.prepare import Prepared
+from pantile.program.effects import is_noticed
 
 Samples = Mapping[str, Sequence[torch.Tensor]]
 """Values for the inputs of each program, to time it with."""
@@ -60,12 +61,10 @@ def is_on() -> bool:
     return os.environ.get("PANTILE_TUNE") != "0"
 
 
-_NOTICED = frozenset({"pantile.host_call.default", "pantile.print_tensor.default"})
-
-
 def may_be_tried(prepared: Prepared) -> bool:
     """Would nobody notice a run on made-up values?"""
-    return not any(str(node.target) in _NOTICED for node in prepared.program.graph.nodes)
+    program = prepared.program
+    return not any(is_noticed(node, program.subgraphs) for node in program.graph.nodes)
 
 
 def fastest(

@@ -80,11 +80,10 @@ FIELDS: Mapping[str, Field] = {
     "execution_strategy": Field(
         instance_of(ExecutionStrategy), PipelinedExecution(), setter="setExecutionStrategy"
     ),
-    "engine_name": Field(one_of(*environment.ENGINES), environment.DEFAULT_ENGINE, setter="engine"),
-    "engine_chosen": Field(flag, False, setter="engine"),
     "is_strict": Field(flag, False, setter="strict"),
     "pin_signature": Field(flag, False, setter="pinSignature"),
     # These exist only once they were set.
+    "chosen_engine": Field(one_of(*environment.ENGINES), setter="engine"),
     "random_seed": Field(_seed, setter="randomSeed"),
     "ipu_id": Field(not_negative, setter="useIpuId"),
     "ipu_version": Field(_ipu_version, setter="useOfflineIpuTarget"),

@@ -68,8 +68,7 @@ class Options(OptionGroup):
     relax_optimizer_checks: bool
     source_location_excludes: list[str]
     execution_strategy: ExecutionStrategy
-    engine_name: str
-    engine_chosen: bool
+    chosen_engine: str
     is_strict: bool
     pin_signature: bool
     random_seed: int
@@ -361,7 +360,7 @@ class Options(OptionGroup):
 
     def engine(self, name: str) -> Self:
         """Choose what runs the program: `reference`, `native` or `tiered`."""
-        return self.set(engine_name=name, engine_chosen=True)
+        return self.createOrSet(chosen_engine=name)
 
     def strict(self, enabled: bool = True) -> Self:
         """Refuse what the hardware and PopTorch would refuse."""
@@ -372,15 +371,17 @@ class Options(OptionGroup):
         return self.set(pin_signature=enabled)
 
     @property
-    def wanted_engine(self) -> str:
+    def engine_name(self) -> str:
         """The engine that runs: the chosen one, else the oracle in strict mode, else the fastest.
 
         A strict run is compared, with a device or with eager: one engine then computes all of it,
         the first iteration included, and equal steps give equal bits. Who asks for a cache of
         executables gets executables.
         """
-        open_choice = not self.engine_chosen and self.cache_path is None
-        return "reference" if self.is_strict and open_choice else self.engine_name
+        if self.exists("chosen_engine"):
+            return self.chosen_engine
+        compares = self.is_strict and self.cache_path is None
+        return "reference" if compares else environment.DEFAULT_ENGINE
 
     @property
     def pins_signature(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pantile.paddle.fluid_operators import appender
+from pantile.paddle.fluid_operators import activated, append_operator
 
 Layer = Callable[..., Any]
 
@@ -56,12 +56,12 @@ def _binary(paddle: Any, kind: str, function: Layer) -> Layer:
         if not paddle.in_dynamic_mode():
             # Appended as it was: today's functions refuse a half beside a single, which
             # PaddleNLP's BERT for the IPU has in its attention masks.
-            result = appender(paddle)(kind, {"X": x, "Y": y}, {"axis": axis}, x.dtype)
+            result = append_operator(paddle, kind, {"X": x, "Y": y}, {"axis": axis}, x.dtype)
         else:
             if axis != -1 and len(y.shape) < len(x.shape):
                 y = y.reshape([*y.shape, *[1] * (len(x.shape) - axis - len(y.shape))])
             result = function(x, y)
-        return _activated(paddle, result, act)
+        return activated(paddle, result, act)
 
     return binary
 
@@ -84,7 +84,7 @@ def _shaping(paddle: Any) -> dict[str, Layer]:
     def reshape(
         x: Any, shape: Any, actual_shape: Any = None, act: Any = None, *_: Any, **__: Any
     ) -> Any:
-        return _activated(paddle, paddle.reshape(x, shape), act)
+        return activated(paddle, paddle.reshape(x, shape), act)
 
     def squeeze(input: Any, axes: Sequence[int], name: Any = None) -> Any:
         return paddle.squeeze(input, axis=list(axes) or None)
@@ -108,10 +108,6 @@ def _rest(x: Any, axis: int) -> int:
     return int(size)
 
 
-def _activated(paddle: Any, x: Any, act: str | None) -> Any:
-    return x if act is None else getattr(paddle.nn.functional, act)(x)
-
-
 def _computing(paddle: Any) -> dict[str, Layer]:
     def clip(x: Any, min: float, max: float, name: Any = None) -> Any:
         return paddle.clip(x, min, max)
@@ -125,7 +121,7 @@ def _computing(paddle: Any) -> dict[str, Layer]:
     ) -> Any:
         attributes = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
         where = {"flatten": axis is None, "axis": -1 if axis is None else axis}
-        return appender(paddle)("cumsum", {"X": x}, {**attributes, **where}, x.dtype)
+        return append_operator(paddle, "cumsum", {"X": x}, {**attributes, **where}, x.dtype)
 
     def power(x: Any, factor: Any = 1.0, name: Any = None) -> Any:
         return paddle.pow(x, factor)
@@ -164,7 +160,9 @@ def _looking_up(paddle: Any) -> dict[str, Layer]:
             -1 if padding_idx is None else padding_idx % size[0] if padding_idx < 0 else padding_idx
         )
         attributes = {"is_sparse": is_sparse, "padding_idx": row}
-        return appender(paddle)("lookup_table", {"Ids": input, "W": table}, attributes, dtype)
+        return append_operator(
+            paddle, "lookup_table", {"Ids": input, "W": table}, attributes, dtype
+        )
 
     def one_hot(input: Any, depth: int, allow_out_of_range: bool = False) -> Any:
         has_column = len(input.shape) > 1 and input.shape[-1] == 1

@@ -7,34 +7,35 @@ wheel still knows the operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 Layer = Callable[..., Any]
-Append = Callable[..., Any]
 
 
-def appender(paddle: Any) -> Append:
-    """A function that appends an operator to the program being built."""
+def append_operator(
+    paddle: Any,
+    kind: str,
+    inputs: dict[str, Any],
+    attributes: dict[str, Any],
+    dtype: Any,
+    outputs: Sequence[str] = ("Out",),
+) -> Any:
+    """Append an operator to the program being built; the result in the first output slot."""
+    helper = paddle.base.layer_helper.LayerHelper(kind)
+    made = {slot: [helper.create_variable_for_type_inference(dtype)] for slot in outputs}
+    helper.append_op(type=kind, inputs=inputs, outputs=made, attrs=attributes)
+    return made[outputs[0]][0]
 
-    def append(
-        kind: str,
-        inputs: dict[str, Any],
-        attributes: dict[str, Any],
-        dtype: Any,
-        outputs: Sequence[str] = ("Out",),
-    ) -> Any:
-        """The result in the first of the output slots."""
-        helper = paddle.base.layer_helper.LayerHelper(kind)
-        made = {slot: [helper.create_variable_for_type_inference(dtype)] for slot in outputs}
-        helper.append_op(type=kind, inputs=inputs, outputs=made, attrs=attributes)
-        return made[outputs[0]][0]
 
-    return append
+def activated(paddle: Any, result: Any, act: str | None) -> Any:
+    """The result, or what the activation of that name makes of it."""
+    return result if act is None else getattr(paddle.nn.functional, act)(result)
 
 
 def appended(paddle: Any) -> dict[str, Layer]:
     """Losses, activations, products and paddings of that time."""
-    append = appender(paddle)
+    append = partial(append_operator, paddle)
 
     def brelu(x: Any, t_min: float = 0.0, t_max: float = 24.0, name: Any = None) -> Any:
         return append("brelu", {"X": x}, {"t_min": t_min, "t_max": t_max}, x.dtype)
@@ -54,7 +55,7 @@ def appended(paddle: Any) -> dict[str, Layer]:
     ) -> Any:
         inputs = {"X": x, "Scale": scale, "Bias": bias}
         result = append("affine_channel", inputs, {"data_layout": data_layout}, x.dtype)
-        return result if act is None else getattr(paddle.nn.functional, act)(result)
+        return activated(paddle, result, act)
 
     return {
         "affine_channel": affine_channel,
@@ -65,7 +66,7 @@ def appended(paddle: Any) -> dict[str, Layer]:
     }
 
 
-def _losses(append: Append) -> dict[str, Layer]:
+def _losses(append: Layer) -> dict[str, Layer]:
     def huber_loss(input: Any, label: Any, delta: float) -> Any:
         inputs, outputs = {"X": input, "Y": label}, ("Out", "Residual")
         return append("huber_loss", inputs, {"delta": delta}, input.dtype, outputs)

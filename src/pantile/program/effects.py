@@ -15,6 +15,9 @@ from torch._ops import HigherOrderOperator, OpOverload
 EFFECTS = frozenset({"pantile::print_tensor"})
 """Operators whose schema looks pure but which the user can see happen."""
 
+NOTICED = EFFECTS | {"pantile::host_call", "pantile::fps"}
+"""Those, and operators that call the user's code or draw numbers without saying so."""
+
 Subgraphs = Mapping[str, fx.GraphModule]
 
 
@@ -34,6 +37,11 @@ def has_effect(node: fx.Node, subgraphs: Subgraphs | None = None) -> bool:
     It writes to a tensor, it is one of `EFFECTS`, or it returns nothing at all (an assertion).
     """
     return _any_operator(node, subgraphs, _acts)
+
+
+def is_noticed(node: fx.Node, subgraphs: Subgraphs | None = None) -> bool:
+    """True if the user would notice another run of the node, or one at another time."""
+    return _any_operator(node, subgraphs, lambda op: op._schema.name in NOTICED)
 
 
 def _draws(op: OpOverload) -> bool:

@@ -57,8 +57,8 @@ class Engines:
 
     def _start_native(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> None:
         """A new program: make its engine; compile now if that is wanted before it has run."""
-        if self._options.wanted_engine == "reference":
-            chosen = self._options.engine_chosen
+        if self._options.engine_name == "reference":
+            chosen = self._options.exists("chosen_engine")
             asked = "the reference engine was asked for"
             self._note_reference(asked if chosen else "strict mode, and no engine was chosen")
             return

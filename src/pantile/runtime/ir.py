@@ -95,13 +95,8 @@ def _program_ops(program: Program) -> Iterator[dict[str, Any]]:
 def _checkpoint(node: fx.Node, names: TensorNames) -> dict[str, Any]:
     """Where recomputation begins: an identity, as the old backend showed it."""
     tensor = _tensor(0, node, names)
-    return {
-        "type": "Identity",
-        "name": f"{names.op(node)}/Checkpoint",
-        "inputs": [tensor],
-        "outputs": [{**tensor, "name": f"{tensor['name']}/Checkpoint"}],
-        "attributes": {"phase": "forward", "stage": str(tag_of(node).stage)},
-    }
+    name = f"{names.op(node)}/Checkpoint"
+    return _kept("Identity", name, tensor, f"{tensor['name']}/Checkpoint", tag_of(node).stage)
 
 
 def _stash_ops(split: Split | None) -> Iterator[dict[str, Any]]:
@@ -111,13 +106,19 @@ def _stash_ops(split: Split | None) -> Iterator[dict[str, Any]]:
     for stage in range(split.stages):
         for node in split.kept(stage):
             tensor = _tensor(0, node, names)
-            yield {
-                "type": "Stash",
-                "name": f"{tensor['name']}/Stash",
-                "inputs": [tensor],
-                "outputs": [{**tensor, "name": f"Stash___{tensor['name']}"}],
-                "attributes": {"phase": "forward", "stage": str(stage)},
-            }
+            name = tensor["name"]
+            yield _kept("Stash", f"{name}/Stash", tensor, f"Stash___{name}", stage)
+
+
+def _kept(kind: str, name: str, tensor: dict[str, Any], other: str, stage: int) -> dict[str, Any]:
+    """An op that has a tensor again under another name."""
+    return {
+        "type": kind,
+        "name": name,
+        "inputs": [tensor],
+        "outputs": [{**tensor, "name": other}],
+        "attributes": {"phase": "forward", "stage": str(stage)},
+    }
 
 
 def _multi_conv(node: fx.Node, names: TensorNames) -> dict[str, Any]:

@@ -44,8 +44,6 @@ DEFAULTS = {
     "cache_path": None,
     "uses_ipu_model": False,
     "engine_name": "native",
-    "engine_chosen": False,
-    "wanted_engine": "native",
     "is_strict": False,
     "pin_signature": False,
     "pins_signature": False,
@@ -296,8 +294,8 @@ def test_setters_chain() -> None:
 
 
 def test_strict_mode_runs_on_the_oracle_unless_an_engine_is_chosen() -> None:
-    assert Options().strict().wanted_engine == "reference"
-    assert Options().engine("native").strict().wanted_engine == "native"
-    assert Options().strict().engine("tiered").wanted_engine == "tiered"
-    assert Options().strict().enableExecutableCaching("cache").wanted_engine == "native"
-    assert Options().strict(False).wanted_engine == "native"
+    assert Options().strict().engine_name == "reference"
+    assert Options().engine("native").strict().engine_name == "native"
+    assert Options().strict().engine("tiered").engine_name == "tiered"
+    assert Options().strict().enableExecutableCaching("cache").engine_name == "native"
+    assert Options().strict(False).engine_name == "native"

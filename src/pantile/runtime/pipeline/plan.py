@@ -28,14 +28,11 @@ from pantile.options.strategy import (
     ShardedExecution,
 )
 from pantile.passes.split_stages import Key, Split, split_stages
+from pantile.program.effects import is_noticed
 from pantile.program.program import Program
-from pantile.program.targets import name_of
 from pantile.runtime.pipeline.draws import Draws
 from pantile.runtime.placement import Placement
 from pantile.schedule import Schedule, StageGraph, phased, pipelined, sharded, validate
-
-_SEEN_BY_THE_USER = frozenset({"pantile.host_call", "pantile.print_tensor", "pantile.fps"})
-"""Operators that call the user's code, print, or draw numbers without saying so."""
 
 _RECOMPUTATION_TYPES = {"none": 0, "standard": 1, "normonly": 2, "pipeline": 3, "recomputeall": 4}
 """Which activations are recomputed is the same for all but none: see `recomputed_stages`."""
@@ -154,5 +151,4 @@ def _recomputation_type(setting: Any) -> int:
 
 
 def _seen_by_the_user(program: Program) -> list[fx.Node]:
-    calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    return [n for n in calls if (name_of(n.target) or "").rpartition(".")[0] in _SEEN_BY_THE_USER]
+    return [node for node in program.graph.nodes if is_noticed(node, program.subgraphs)]

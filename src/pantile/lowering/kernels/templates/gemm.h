@@ -98,37 +98,41 @@ constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, 
   return plan;
 }
 
-constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
-                              bool B16) {
+// The best of candidate(rows, vectors). `aligned`: rows of A lie at multiples of a page, where they
+// share one L1 set; more of them than it has ways do not stay.
+template <class Candidate>
+constexpr GemmPlan best_tile(int M, int N, bool aligned, Candidate candidate) {
   GemmPlan best{};
   best.cycles = 1e30f;
   for (int vectors = 1; vectors <= smaller(pieces(N, LANES), REGISTERS / 2 - 1); vectors++)
     for (int rows = 1; rows <= M && rows * vectors + vectors < REGISTERS; rows++) {
-      // Rows at a multiple of a page share one L1 set: more of them than it has ways do not stay.
-      if (rows > 8 && rows != M && AK == 1 && AM % 1024 == 0 && !A16) continue;
-      for (int pack_b = BN != 1; pack_b < 2; pack_b++) {
-        const GemmPlan plan =
-            outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, pack_b, A16, B16);
-        if (plan.cycles < best.cycles) best = plan;
-      }
+      if (rows > 8 && rows != M && aligned) continue;
+      const GemmPlan plan = candidate(rows, vectors);
+      if (plan.cycles < best.cycles) best = plan;
     }
   return best;
+}
+
+constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
+                              bool B16) {
+  return best_tile(M, N, AK == 1 && AM % 1024 == 0 && !A16, [=](int rows, int vectors) {
+    const GemmPlan packed =
+        outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, true, A16, B16);
+    if (BN != 1) return packed;
+    const GemmPlan plain =
+        outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, false, A16, B16);
+    return packed.cycles < plain.cycles ? packed : plain;
+  });
 }
 
 // Both operands as words of two numbers; what it costs to bring them there is twice as much a step.
 constexpr GemmPlan pairs_plan(int M, int N, int K, int AM, int AK, int BK, int BN) {
   const int words = pieces(K, 2);
   const bool in_place = AK == 1 && AM % 2 == 0 && K % 2 == 0;
-  GemmPlan best{};
-  best.cycles = 1e30f;
-  for (int vectors = 1; vectors <= smaller(pieces(N, LANES), REGISTERS / 2 - 1); vectors++)
-    for (int rows = 1; rows <= M && rows * vectors + vectors < REGISTERS; rows++) {
-      if (rows > 8 && rows != M && in_place && AM % 2048 == 0) continue;
-      GemmPlan plan = outer_candidate(M, N, words, AM / 2, AK, BK, BN, rows, vectors, true,
-                                      !in_place, false);
-      plan.cycles += float(words) * ((BN == 1 ? 0.06f : 0) * N + (in_place ? 0 : 0.2f * M));
-      if (plan.cycles < best.cycles) best = plan;
-    }
+  GemmPlan best = best_tile(M, N, in_place && AM % 2048 == 0, [=](int rows, int vectors) {
+    return outer_candidate(M, N, words, AM / 2, AK, BK, BN, rows, vectors, true, !in_place, false);
+  });
+  best.cycles += float(words) * ((BN == 1 ? 0.06f : 0) * N + (in_place ? 0 : 0.2f * M));
   best.pairs = true;
   return best;
 }
