@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pantile.options import popart
+from pantile.options.strategy import PhasedExecution
 
 if TYPE_CHECKING:
     from pantile.options.options import Options
@@ -41,7 +42,9 @@ _COST_SETTINGS = (
 def machine_settings(options: Options) -> dict[str, Any]:
     """All that matters for an estimate, as plain values: numbers, strings, lists, dicts."""
     raw = options._Popart.options
-    locations = options.TensorLocations
+    locations, strategy = options.TensorLocations, options.execution_strategy
+    # Between phases tensors leave the chip, unless their location says otherwise.
+    phases = {"onChip": 0} if isinstance(strategy, PhasedExecution) and strategy.off_chip else {}
     convolution = raw.get(popart.CONVOLUTION, {})
     return {
         "device_iterations": options.device_iterations,
@@ -59,10 +62,10 @@ def machine_settings(options: Options) -> dict[str, Any]:
         "available_memory_proportion": dict(options.available_memory_proportion),
         "io_tiles": locations.num_io_tiles,
         "locations": {
-            "activation": dict(locations.location_activation),
-            "weight": dict(locations.location_weight),
-            "optimizer": dict(locations.location_optimizer),
-            "accumulator": dict(locations.location_accumulator),
+            "activation": {**phases, **locations.location_activation},
+            "weight": {**phases, **locations.location_weight},
+            "optimizer": {**phases, **locations.location_optimizer},
+            "accumulator": {**phases, **locations.location_accumulator},
         },
         "partials": {
             "matmul": raw.get(popart.MATMUL_PARTIALS, "float"),

@@ -251,6 +251,11 @@ class PhasedExecution(ExecutionStrategy):
         """How long the tensors of a phase stay on the chip."""
         return self._tensors_liveness
 
+    @property
+    def off_chip(self) -> bool:
+        """Do tensors leave the chip between phases?"""
+        return not self.IS_SERIAL or self.liveness is not Liveness.AlwaysLive
+
     def phase(self, index: int) -> Phase:
         """The phase at that position."""
         return _item(self._phases, index, f"{type(self).__name__}.phase")

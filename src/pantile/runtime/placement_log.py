@@ -64,7 +64,7 @@ def _where(strategy: ExecutionStrategy, ipu: int, stage: int) -> str:
 def _log_phases(strategy: PhasedExecution) -> None:
     """How many phases there are until the way back begins, and what leaves the chip."""
     serial = strategy.IS_SERIAL
-    off_chip = not serial or strategy.liveness is not Liveness.AlwaysLive
+    off_chip = strategy.off_chip
     last = (len(strategy.phases) - 1) * _stride(strategy)
     logger.debug("executionPhaseSettings.stages set to value %d", 1 if serial else 2)
     logger.debug(

@@ -11,12 +11,14 @@ import pytest
 from pantile.enums import AutoStage, Liveness
 from pantile.errors import Error
 from pantile.options import (
+    Options,
     ParallelPhasedExecution,
     Phase,
     PipelinedExecution,
     SerialPhasedExecution,
     ShardedExecution,
     Stage,
+    TensorLocationSettings,
 )
 
 
@@ -178,3 +180,15 @@ def test_a_copied_strategy_finds_its_own_stages() -> None:
 
     assert twin.stages[0].ipu_id == 1
     assert original.stage("a").ipu_id is None
+
+
+def test_the_machine_model_is_told_that_tensors_leave_the_chip_between_phases() -> None:
+    strategy = SerialPhasedExecution("a", "b").setTensorsLiveness(Liveness.OffChipAfterFwd)
+    options = Options().setExecutionStrategy(strategy)
+    options.TensorLocations.setWeightLocation(TensorLocationSettings().useOnChipStorage(True))
+
+    locations = options.machineSettings()["locations"]
+
+    assert locations["optimizer"] == {"onChip": 0}
+    assert locations["weight"]["onChip"] == 1  # as said
+    assert Options().machineSettings()["locations"]["optimizer"] == {}
