@@ -1,5 +1,10 @@
-"""Loaders of graph datasets."""
+"""Loaders of graph datasets for executors."""
 
-from pantile.geometric import DataLoader, FixedSizeDataLoader
+from pantile.geometric import (
+    DataLoader,
+    FixedSizeDataLoader,
+    FixedSizeStrategy,
+    OverSizeStrategy,
+)
 
-__all__ = ["DataLoader", "FixedSizeDataLoader"]
+__all__ = ["DataLoader", "FixedSizeDataLoader", "FixedSizeStrategy", "OverSizeStrategy"]

@@ -1,5 +1,15 @@
-"""Maskers."""
+"""Maskers, and the types their methods take."""
 
 from pantile.geometric import LayerMasker, Masker, NoMasker, PaddingMasker, PreLayerMasker
+from pantile.geometric.maskers import Entries, Layer, Mask
 
-__all__ = ["LayerMasker", "Masker", "NoMasker", "PaddingMasker", "PreLayerMasker"]
+__all__ = [
+    "Entries",
+    "Layer",
+    "LayerMasker",
+    "Mask",
+    "Masker",
+    "NoMasker",
+    "PaddingMasker",
+    "PreLayerMasker",
+]

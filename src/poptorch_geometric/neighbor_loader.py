@@ -1,5 +1,6 @@
-"""The loader of sampled neighbourhoods."""
+"""The loaders of sampled neighbourhoods: for executors, and one batch an item."""
 
 from pantile.geometric import FixedSizeNeighborLoader
+from pantile.geometric.subgraphs import PlainNeighborLoader as PyGFixedSizeNeighborLoader
 
-__all__ = ["FixedSizeNeighborLoader"]
+__all__ = ["FixedSizeNeighborLoader", "PyGFixedSizeNeighborLoader"]

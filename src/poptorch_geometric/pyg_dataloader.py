@@ -1,5 +1,6 @@
-"""Where scripts import the strategies from."""
+"""Loaders of graph datasets, one batch an item, and where scripts import the strategies from."""
 
 from pantile.geometric import FixedSizeStrategy, OverSizeStrategy
+from pantile.geometric.plain import DataLoader, FixedSizeDataLoader
 
-__all__ = ["FixedSizeStrategy", "OverSizeStrategy"]
+__all__ = ["DataLoader", "FixedSizeDataLoader", "FixedSizeStrategy", "OverSizeStrategy"]

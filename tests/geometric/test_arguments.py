@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import torch
 from tests.geometric.graphs import graph, graphs, hetero_graph
 from torch.testing import assert_close
@@ -76,7 +78,12 @@ def test_every_module_scripts_import_from_is_there():
     modules = {
         "cluster_loader": ["FixedSizeClusterLoader"],
         "collate": ["CombinedBatchingCollater", "FixedSizeCollater", "make_exclude_keys"],
-        "dataloader": ["DataLoader", "FixedSizeDataLoader"],
+        "dataloader": [
+            "DataLoader",
+            "FixedSizeDataLoader",
+            "FixedSizeStrategy",
+            "OverSizeStrategy",
+        ],
         "fixed_size_options": ["FixedSizeOptions"],
         "masker": ["LayerMasker", "Masker", "NoMasker", "PreLayerMasker"],
         "neighbor_loader": ["FixedSizeNeighborLoader"],
@@ -90,3 +97,29 @@ def test_every_module_scripts_import_from_is_there():
         found = __import__(f"poptorch_geometric.{module}", fromlist=names)
         for name in names:
             assert getattr(found, name) is getattr(poptorch_geometric, name)
+
+
+def test_names_that_only_their_module_has_are_there():
+    modules = {
+        "common": ["DataBatch", "HeteroDataBatch"],
+        "masker": ["Entries", "Layer", "Mask"],
+        "neighbor_loader": ["PyGFixedSizeNeighborLoader"],
+        "ops": ["knn", "knn_graph", "knn_interpolate", "nearest", "radius", "radius_graph"],
+        "ops.radius": ["radius", "radius_graph"],
+        "pyg_cluster_loader": ["FixedSizeClusterLoader"],
+        "pyg_collate": ["Collater"],
+        "pyg_dataloader": ["DataLoader", "FixedSizeDataLoader"],
+        "types": ["registerCustomArgParsers"],
+        "utils": ["DataBatch", "HeteroDataBatch"],
+    }
+
+    for module, names in modules.items():
+        found = importlib.import_module(f"poptorch_geometric.{module}")
+        assert set(names) <= set(vars(found)), module
+
+
+def test_batches_are_told_apart_by_their_types():
+    common = importlib.import_module("poptorch_geometric.common")
+
+    assert type(Batch.from_data_list([graph(2, 3)])) is common.DataBatch
+    assert type(Batch.from_data_list([hetero_graph(2, 3, 4)])) is common.HeteroDataBatch

@@ -9,6 +9,7 @@ from torch_geometric.data import Batch, Data
 from pantile.errors import DataArgumentError, GraphSizeError
 from poptorch_geometric import FixedSizeOptions, make_exclude_keys
 from poptorch_geometric.collate import CombinedBatchingCollater, FixedSizeCollater
+from poptorch_geometric.pyg_collate import Collater
 
 
 def pad(items, nodes=20, edges=30, count=4, **kwargs):
@@ -87,15 +88,16 @@ def test_an_attribute_is_not_taken_for_another_because_of_one_batch():
     assert shapes == [(4 * 3,), (4 * 3,)]
 
 
-def test_values_that_are_no_tensors_have_defaults():
+def test_values_that_are_no_tensors_have_defaults_or_those_of_the_first_graph():
     item = graph(3, 4)
-    item.name, item.weight = "water", 18.0
+    item.name, item.kind, item.weight = "water", "fluid", 18.0
     options = FixedSizeOptions(6, 9, 2, pad_graph_defaults={"name": "none"})
 
     batch = FixedSizeCollater(options)([item])
 
     assert batch.name == ["water", "none"]
-    assert_close(batch.weight, torch.tensor([18.0, 0.0]))
+    assert batch.kind == ["fluid", "fluid"]
+    assert_close(batch.weight, torch.tensor([18.0, 18.0]))
 
 
 def test_a_number_of_nodes_that_no_tensor_tells_is_padded_too():
@@ -215,3 +217,13 @@ def test_a_combined_batch_holds_one_batch_after_the_other():
 def test_what_is_no_list_of_graphs_is_refused(items):
     with pytest.raises(DataArgumentError):
         pad(items)
+
+
+def test_a_collater_takes_lists_only():
+    with pytest.raises(TypeError, match="Expected list, got tuple"):
+        pad((graph(3, 4),))
+
+
+def test_graphs_that_are_no_whole_mini_batches_are_refused():
+    with pytest.raises(AssertionError, match="Invalid batch size"):
+        CombinedBatchingCollater(Collater(), mini_batch_size=2)([graph(3, 4)] * 3)

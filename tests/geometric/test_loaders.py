@@ -8,6 +8,8 @@ from torch_geometric.data import Batch
 from torch_geometric.loader import DataLoader as PyGLoader
 
 from pantile.errors import DataArgumentError, GraphOptionError, GraphSizeError
+from pantile.geometric import plain
+from poptorch import DataLoader as CombiningLoader
 from poptorch import DataLoaderMode, Options, SharingStrategy
 from poptorch_geometric import (
     DataLoader,
@@ -175,3 +177,40 @@ def test_arguments_that_contradict_each_other_are_refused_with_a_fix(arguments, 
         FixedSizeDataLoader(graphs(), **arguments)
 
     assert caught.value.fix
+
+
+def test_a_loader_for_executors_is_the_plain_one_and_poptorchs():
+    assert FixedSizeDataLoader.__mro__[1:4] == (
+        plain.FixedSizeDataLoader,
+        CombiningLoader,
+        torch.utils.data.DataLoader,
+    )
+
+
+def test_an_item_of_a_plain_loader_is_one_batch():
+    sizes = FixedSizeOptions.from_dataset(graphs(), 3)
+
+    ours = list(plain.FixedSizeDataLoader(graphs(), batch_size=3, fixed_size_options=sizes))
+
+    combining = FixedSizeDataLoader(graphs(), batch_size=3, fixed_size_options=sizes)
+    for mine, other in zip(ours, combining, strict=True):
+        equal_batches(mine, other)
+
+
+@pytest.mark.parametrize("strategy", FixedSizeStrategy)
+def test_a_joined_batch_of_typed_graphs_tells_the_nodes_and_edges_of_one(strategy):
+    items = [hetero_graph(2, 3, 4) for _ in range(6)]
+    sizes = FixedSizeOptions(8, 12, 3)
+    options = Options().deviceIterations(3)
+
+    loader = FixedSizeDataLoader(
+        items,
+        batch_size=3,
+        fixed_size_options=sizes,
+        fixed_size_strategy=strategy,
+        options=options,
+    )
+    batch = next(iter(loader))
+
+    assert (batch.num_nodes, batch.num_edges) == (16, 12)
+    assert batch["user"].x.shape[0] == 3 * 8

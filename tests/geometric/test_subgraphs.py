@@ -8,6 +8,7 @@ from torch_geometric.loader import ClusterData
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
 from pantile.errors import GraphSizeError
+from pantile.geometric.subgraphs import PlainClusterLoader
 from poptorch import Options
 from poptorch_geometric import (
     FixedSizeClusterLoader,
@@ -128,3 +129,26 @@ def test_neighbourhoods_are_padded_to_one_size_with_the_seeds_first(big):
         senders = batch.edge_index[:, batch.edges_mask]
         assert int(batch.edges_mask.sum()) == int(torch.isin(big.edge_index[1], expected).sum())
         assert senders.max() < batch.nodes_mask.sum()
+
+
+def test_a_sample_can_be_had_before_and_after_padding(big):
+    loader = FixedSizeNeighborLoader(
+        big, [-1], batch_size=2, neighbor_sampler=AllNeighbours(big.edge_index), exclude_keys=["y"]
+    )
+
+    sample = loader.nativeCollate([0, 1])
+    rows = sample.num_nodes
+    padded = loader.fixedSizeCollate(sample)
+
+    assert padded.num_nodes == loader.fixed_size_options.num_nodes > rows
+    assert_close(padded.x[:rows], sample.x)
+
+
+def test_a_plain_loader_of_clusters_gives_one_batch_an_item(clusters):
+    sizes = FixedSizeOptions(12, 60, 2)
+
+    plain = list(PlainClusterLoader(clusters, sizes, batch_size=2))
+
+    options = Options().deviceIterations(3)
+    (joined,) = FixedSizeClusterLoader(clusters, sizes, batch_size=2, options=options)
+    assert_close(torch.cat([batch.x for batch in plain]), joined.x)

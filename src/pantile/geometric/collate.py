@@ -13,7 +13,7 @@ from torch_geometric.data import Batch
 from torch_geometric.data.data import BaseData
 
 from pantile.data.combine import join
-from pantile.errors import DataArgumentError, GraphSizeError
+from pantile.errors import DataArgumentError, GraphSizeError, combined
 from pantile.geometric.padding import Levels, add_masks, padding_graphs
 from pantile.geometric.sizes import (
     FixedSizeOptions,
@@ -25,6 +25,7 @@ from pantile.geometric.sizes import (
 from pantile.geometric.trimming import trim_edges, trim_nodes
 
 Names = Sequence[str] | None
+Collate = Callable[[list[Any]], Any]
 
 
 def make_exclude_keys(include_keys: Iterable[str], data: Any) -> tuple[str, ...]:
@@ -155,14 +156,17 @@ class CombinedBatchingCollater:
     `mini_batch_size` the list is one piece.
     """
 
-    def __init__(
-        self, collater: Callable[[list[Any]], Any], mini_batch_size: int | None = None
-    ) -> None:
+    def __init__(self, collater: Collate, mini_batch_size: int | None = None) -> None:
         self.collater = collater
         self.mini_batch_size = mini_batch_size
 
     def __call__(self, items: list[Any]) -> Any:
         size = self.mini_batch_size or len(items)
+        if len(items) % size:
+            raise DataArgumentError(
+                f"Invalid batch size: {len(items)} graphs are not a multiple of {size}",
+                fix="pass whole mini-batches, or drop the last one",
+            )
         pieces = [list(items[start : start + size]) for start in range(0, len(items), size)]
         return join([self.collater(piece) for piece in pieces])
 
@@ -176,9 +180,9 @@ def _missing(wanted: Any, sizes: list[dict[Any, int]]) -> dict[Any, int]:
 
 
 def _check_graphs(graphs: Any) -> None:
-    if not isinstance(graphs, list | tuple) or not graphs:
-        raise DataArgumentError(
-            f"a collater takes a list of graphs, not {type(graphs).__name__}",
+    if not isinstance(graphs, list) or not graphs:
+        raise combined(DataArgumentError, TypeError)(
+            f"Expected list, got {type(graphs).__name__}." if graphs else "there are no graphs",
             fix="pass a list with at least one graph",
         )
     kinds = {type(graph) for graph in graphs}

@@ -1,27 +1,19 @@
-"""Loaders of graph datasets: PyG's batches, or batches that all have one size."""
+"""Loaders of graph datasets whose every item feeds one call of an executor."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import RandomSampler, SequentialSampler
-from torch_geometric.data import HeteroData
-
 from pantile.data import DataLoader as CombiningLoader
 from pantile.enums import DataLoaderMode
-from pantile.errors import DataArgumentError, GraphOptionError
-from pantile.geometric.collate import (
-    CombinedBatchingCollater,
-    Names,
-    PlainCollater,
-    padding_collater,
-)
-from pantile.geometric.packing import StreamPackingSampler
+from pantile.errors import DataArgumentError
+from pantile.geometric import plain
+from pantile.geometric.collate import Collate, CombinedBatchingCollater, Names
 from pantile.geometric.sizes import FixedSizeOptions, FixedSizeStrategy, OverSizeStrategy
 from pantile.options import Options
 
 
-class DataLoader(CombiningLoader):
+class DataLoader(plain.DataLoader, CombiningLoader):
     """Batches of `batch_size` graphs, as PyG makes them, for each micro-batch of a call.
 
     `follow_batch` and `exclude_keys` are PyG's; `options` and all others those of
@@ -40,23 +32,18 @@ class DataLoader(CombiningLoader):
         **kwargs: Any,
     ) -> None:
         check_mode(kwargs)
-        self.follow_batch = follow_batch
-        self.exclude_keys = exclude_keys
-        kwargs["collate_fn"] = CombinedBatchingCollater(
-            PlainCollater(follow_batch, exclude_keys),
-            None if kwargs.get("batch_sampler") is not None else batch_size,
-        )
-        super().__init__(options or Options(), dataset, batch_size, shuffle, **kwargs)
+        kwargs["options"] = options or Options()
+        super().__init__(dataset, batch_size, shuffle, follow_batch, exclude_keys, **kwargs)
+
+    def _item(self, collate: Collate, rows: int | None) -> Collate:
+        return CombinedBatchingCollater(collate, rows)
 
 
-class FixedSizeDataLoader(CombiningLoader):
-    """Batches that all have the sizes of `fixed_size_options`, filled up with padding.
+class FixedSizeDataLoader(plain.FixedSizeDataLoader, CombiningLoader):
+    """Batches that all have the sizes of `fixed_size_options`, for each micro-batch of a call.
 
-    `batch_size` counts the padding graph: a batch has `batch_size - 1` graphs of the dataset, with
-    `FixedSizeStrategy.StreamPack` as many as fit and at most so many. Without options the sizes are
-    those of `FixedSizeOptions.from_dataset`. `over_size_strategy` says what becomes of graphs that
-    do not fit, `add_pad_masks` attaches the masks of `FixedSizeCollater`. A `batch_sampler` of the
-    caller's own yields the graphs of each batch.
+    The arguments are those of the plain loader it inherits from, `options`, and all others of
+    `poptorch.DataLoader`.
     """
 
     def __init__(
@@ -74,27 +61,22 @@ class FixedSizeDataLoader(CombiningLoader):
         **kwargs: Any,
     ) -> None:
         check_mode(kwargs)
-        sizes = fixed_size_options or FixedSizeOptions.from_dataset(dataset, batch_size)
-        if isinstance(dataset[0], HeteroData):
-            sizes.to_hetero(dataset[0].node_types, dataset[0].edge_types)
-        _check_batch_size(batch_size, sizes)
-        self.fixed_size_options = sizes
-        self.padded_batch_size = batch_size
-        pad = padding_collater(sizes, over_size_strategy, add_pad_masks, follow_batch, exclude_keys)
-        if fixed_size_strategy is FixedSizeStrategy.StreamPack:
-            _check_no_sampler(kwargs)
-            skips = over_size_strategy is OverSizeStrategy.Skip
-            kwargs["batch_sampler"] = _packs(dataset, sizes, shuffle=shuffle, skips=skips)
-        elif over_size_strategy is OverSizeStrategy.Skip:
-            raise GraphOptionError(
-                "OverSizeStrategy.Skip leaves out single graphs, which only StreamPack can do",
-                fix="use FixedSizeStrategy.StreamPack, or OverSizeStrategy.TrimNodesAndEdges",
-            )
-        rows: int | None = batch_size - 1
-        if kwargs.get("batch_sampler") is not None:
-            rows, shuffle = None, False
-        kwargs["collate_fn"] = CombinedBatchingCollater(pad, rows)
-        super().__init__(options or Options(), dataset, rows or 1, shuffle, **kwargs)
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            fixed_size_options,
+            fixed_size_strategy,
+            over_size_strategy,
+            add_pad_masks,
+            follow_batch,
+            exclude_keys,
+            options=options or Options(),
+            **kwargs,
+        )
+
+    def _item(self, collate: Collate, rows: int | None) -> Collate:
+        return CombinedBatchingCollater(collate, rows)
 
 
 def check_mode(kwargs: dict[str, Any]) -> None:
@@ -106,33 +88,4 @@ def check_mode(kwargs: dict[str, Any]) -> None:
         raise DataArgumentError(
             "batches of graphs cannot be rebatched: nodes, edges and graphs differ in number",
             fix="use mode=DataLoaderMode.Async with drop_last=True, or DataLoaderMode.Sync",
-        )
-
-
-def _packs(
-    dataset: Any, sizes: FixedSizeOptions, *, shuffle: bool, skips: bool
-) -> StreamPackingSampler:
-    return StreamPackingSampler(
-        dataset,
-        sizes.num_graphs - 1,
-        max_num_nodes=sizes.total_num_nodes - 1,
-        max_num_edges=sizes.total_num_edges - 1,
-        base_sampler=RandomSampler(dataset) if shuffle else SequentialSampler(dataset),
-        allow_skip_data=skips,
-    )
-
-
-def _check_no_sampler(kwargs: dict[str, Any]) -> None:
-    if kwargs.get("batch_sampler") is not None:
-        raise GraphOptionError(
-            "FixedSizeStrategy.StreamPack brings its own batch_sampler",
-            fix="leave batch_sampler out, or use FixedSizeStrategy.PadToMax with it",
-        )
-
-
-def _check_batch_size(batch_size: int, sizes: FixedSizeOptions) -> None:
-    if batch_size != sizes.num_graphs:
-        raise DataArgumentError(
-            f"batch_size={batch_size} is not the num_graphs={sizes.num_graphs} of the options",
-            fix=f"pass batch_size={sizes.num_graphs}; both count the padding graph",
         )

@@ -7,6 +7,7 @@ no message reaches a real node.
     node     first dimension: number of nodes       one row a node, of node_pad_value
     edge     edge_index, or number of edges         one row an edge, of edge_pad_value
     graph    any other tensor                       the same shape, of graph_pad_value
+    plain    not a tensor                           pad_graph_defaults, or that of the first graph
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _as(value: torch.Tensor, fill: float) -> Any:
 def _plain(name: str, value: Any, nodes: int | None, options: FixedSizeOptions) -> Any:
     if name == "num_nodes":
         return nodes
-    return options.pad_graph_defaults.get(name, type(value)())
+    return options.pad_graph_defaults.get(name, value)
 
 
 def add_masks(batch: Any, real_graphs: int, graphs: Sequence[Any]) -> None:

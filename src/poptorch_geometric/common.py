@@ -1,0 +1,5 @@
+"""The types of PyG's batches."""
+
+from pantile.geometric.arguments import DataBatch, HeteroDataBatch
+
+__all__ = ["DataBatch", "HeteroDataBatch"]

@@ -1,0 +1,5 @@
+"""The nearest points."""
+
+from pantile.geometric.static.neighbors import knn
+
+__all__ = ["knn"]

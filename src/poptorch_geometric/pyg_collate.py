@@ -1,0 +1,5 @@
+"""The collater that pads nothing."""
+
+from pantile.geometric.collate import PlainCollater as Collater
+
+__all__ = ["Collater"]
