@@ -34,6 +34,11 @@ def cases() -> list[Case]:
     deep = torch.randn(13, 1, 3, 3)
     return [
         Case("convolution", gradients(lambda x, w: F.conv2d(x, w, padding=1)), (images, weight)),
+        Case(
+            "winograd",
+            gradients(lambda x, w: F.conv2d(x, w, padding=1)),
+            (torch.randn(2, 32, 9, 8), torch.randn(48, 32, 3, 3)),
+        ),
         Case("strided", gradients(lambda x, w: F.conv2d(x, w, stride=2)), (images, weight)),
         Case(
             "depthwise",

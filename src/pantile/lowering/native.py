@@ -64,9 +64,10 @@ class StepPrograms:
     update: Prepared | None
 
     @staticmethod
-    def of(body: Program, update: Program | None) -> StepPrograms:
+    def of(body: Program, update: Program | None, *, keeps: bool = False) -> StepPrograms:
         """Prepared for the compiler; ProgramError if one of them cannot be compiled."""
-        return StepPrograms(prepare(body), None if update is None else prepare(update))
+        prepared = None if update is None else prepare(update)
+        return StepPrograms(prepare(body, keeps=keeps), prepared)
 
     @property
     def all(self) -> dict[str, Prepared]:
@@ -77,7 +78,7 @@ class StepPrograms:
     def key(self, threads: int) -> str:
         """The name of the executable in the cache: equal for equal work on an equal machine."""
         texts = [print_program(p.program, tags=False) for p in self.all.values()]
-        asked = [_lowering(), kernels_build.cpu(), threads]
+        asked = [_lowering(), kernels_build.cpu(), threads, self.body.keeps]
         parts = json.dumps([FORMAT, _surroundings(), asked, texts])
         return hashlib.sha256(parts.encode()).hexdigest()
 
@@ -186,7 +187,7 @@ def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
     from pantile.lowering.kernels.generate import generate
 
     phase("lowering")
-    text = generate(prepared.program)
+    text = generate(prepared.program, prepared.constant_inputs)
     phase("C++ compile")
     how = {"lowering": "kernels", "cpu": kernels_build.cpu()}
     return Choice(how, kernels_build.build(text))

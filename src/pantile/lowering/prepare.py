@@ -24,6 +24,8 @@ from pantile.program.effects import EFFECTS, is_random
 from pantile.program.program import Program
 from pantile.program.spec import InputKind, TensorSpec
 
+_LASTING = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT)
+
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
@@ -31,6 +33,14 @@ class Prepared:
 
     program: Program
     constants: tuple[torch.Tensor, ...]
+    keeps: bool = False
+    """May a run use again what the run before made of constant inputs?"""
+
+    @property
+    def constant_inputs(self) -> list[int]:
+        """The places of inputs that stay as they are from run to run, if anything is kept."""
+        entries = enumerate(self.program.inputs)
+        return [place for place, entry in entries if self.keeps and entry.kind in _LASTING]
 
     @property
     def seeds(self) -> int:
@@ -39,8 +49,11 @@ class Prepared:
         return sum(e.spec.shape[0] for e in entries if isinstance(e.spec, TensorSpec))
 
 
-def prepare(program: Program) -> Prepared:
-    """Make a Program compilable; ProgramError if it cannot be."""
+def prepare(program: Program, *, keeps: bool = False) -> Prepared:
+    """Make a Program compilable; ProgramError if it cannot be.
+
+    With `keeps`, inference that writes nothing packs its weights once for many runs.
+    """
     _check_effects(program)
     program = half_in_single(program)
     program = numbers_as_tensors(program)
@@ -49,7 +62,8 @@ def prepare(program: Program) -> Prepared:
     if program.name == "update":
         program = advance_seeds(program)
     program, constants = lift_constants(program)
-    return Prepared(drop_dead_code(program), tuple(constants))
+    keeps = keeps and program.name == "inference" and not program.writes
+    return Prepared(drop_dead_code(program), tuple(constants), keeps)
 
 
 def _check_random(program: Program) -> None:

@@ -82,6 +82,7 @@ FIELDS: Mapping[str, Field] = {
     ),
     "is_strict": Field(flag, False, setter="strict"),
     "pin_signature": Field(flag, False, setter="pinSignature"),
+    "keep_packed_weights": Field(flag, True, setter="keepPackedWeights"),
     # These exist only once they were set.
     "chosen_engine": Field(one_of(*environment.ENGINES), setter="engine"),
     "random_seed": Field(_seed, setter="randomSeed"),

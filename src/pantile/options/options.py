@@ -71,6 +71,7 @@ class Options(OptionGroup):
     chosen_engine: str
     is_strict: bool
     pin_signature: bool
+    keep_packed_weights: bool
     random_seed: int
     ipu_id: int
     ipu_version: int
@@ -369,6 +370,10 @@ class Options(OptionGroup):
     def pinSignature(self, enabled: bool = True) -> Self:
         """Refuse inputs that differ from the first ones in shape, type or Python value."""
         return self.set(pin_signature=enabled)
+
+    def keepPackedWeights(self, enabled: bool = True) -> Self:
+        """Pack weights once for many inference calls; False: at each, as edits in place ask for."""
+        return self.set(keep_packed_weights=enabled)
 
     @property
     def engine_name(self) -> str:

@@ -140,6 +140,8 @@ class HotCall:
             build=None if self._build is _FIRST else self._build,
             marks=marks,
             pulse=self._times.pulse,
+            constants=entry.constants,
+            watched=runner.watched,
         )
         return lane
 

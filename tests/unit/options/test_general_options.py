@@ -46,6 +46,7 @@ DEFAULTS = {
     "engine_name": "native",
     "is_strict": False,
     "pin_signature": False,
+    "keep_packed_weights": True,
     "pins_signature": False,
 }
 
@@ -114,6 +115,7 @@ EFFECTS = [
     ("engine", ("tiered",), {"engine_name": "tiered"}),
     ("strict", (), {"is_strict": True, "pins_signature": True}),
     ("strict", (False,), {"is_strict": False}),
+    ("keepPackedWeights", (False,), {"keep_packed_weights": False}),
     ("pinSignature", (), {"pin_signature": True, "pins_signature": True, "is_strict": False}),
 ]
 

@@ -40,6 +40,11 @@ class Store:
         return f"{written_to(self.pointer.buffer.cpp, element)} = {self.value};"
 
 
+def written_by(stores: Sequence[Store]) -> list[Buffer]:
+    """The buffers that are stored to."""
+    return [store.pointer.buffer for store in stores]
+
+
 def placed(
     trace: Trace,
     levels: Sequence[Sequence[Axis]],

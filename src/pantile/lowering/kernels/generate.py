@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from torch import fx
 
@@ -20,19 +21,32 @@ from pantile.lowering.retrace import retraced
 from pantile.program.program import Program
 
 
-def generate(program: Program) -> list[str]:
-    """The C++ of a program, in one file or more; Refused if a part of it has no rule."""
+def generate(program: Program, constant: Collection[int] = ()) -> list[str]:
+    """The C++ of a program, in one file or more; Refused if a part of it has no rule.
+
+    What is made of the `constant` inputs alone is computed once for many runs.
+    """
+    try:
+        return _sources(program, constant)
+    except Refused:
+        if not constant:
+            raise
+        return _sources(program, ())  # seldom: a constant with memory of its own cuts a loop
+
+
+def _sources(program: Program, constant: Collection[int]) -> list[str]:
     try:
         module, _, _ = retraced(program, decompositions())
     except ProgramError as error:  # also a decomposition of ours that has no rule for this case
         raise Refused(str(error.__cause__ or error).partition("\n")[0]) from error
-    return sources(written(module.graph), os.cpu_count() or 1)
+    return sources(written(module.graph, constant), os.cpu_count() or 1)
 
 
-def written(graph: fx.Graph) -> Writer:
+def written(graph: fx.Graph, constant: Collection[int] = ()) -> Writer:
     """Plan and write the kernels of a graph."""
     simplify(graph)
-    writer = Writer(Plan(graph, FAMILIES, ELEMENTWISE))
+    writer = Writer(Plan(graph, FAMILIES, ELEMENTWISE, constant))
+    writer.constant |= {writer.plan.buffers[writer.plan.inputs[number]] for number in constant}
     for kernel in writer.plan.kernels:
         kernel.family.emit(kernel, writer)
     _copy_back(writer)

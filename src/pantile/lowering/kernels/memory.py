@@ -36,6 +36,8 @@ class Place(Enum):
     INPUT = "input"
     OUTPUT = "output"
     ARENA = "arena"
+    KEPT = "kept"
+    """Written by the setup, and not again."""
 
 
 @dataclass(eq=False)
@@ -52,7 +54,7 @@ class Buffer:
     size: int = 0
     """In elements."""
     offset: int = 0
-    """In the arena, in bytes."""
+    """In the arena, or in what is kept, in bytes."""
     within: Buffer | None = None
     """The buffer it is a part of: a piece of a concatenation."""
     start: int = 0

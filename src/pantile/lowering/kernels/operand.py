@@ -19,7 +19,7 @@ from pantile.lowering.kernels.writer import Writer
 aten = torch.ops.aten
 
 _JUST_NOW = 8
-"""A copy that is older by more kernels is not kept."""
+"""A copy that is older by more kernels is not kept, unless it is one of a constant."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,10 @@ def _copied_just_now(writer: Writer, node: fx.Node) -> Operand | None:
     if node.target is aten.permute.default and node.args[1] == [1, 0]:
         source = node.args[0]  # type: ignore[assignment]
     buffer, when = writer.copied.get(source, (None, 0))
-    if buffer is None or len(writer.functions) - when > _JUST_NOW:
+    if buffer is None:
+        return None
+    is_old = len(writer.functions) - when > _JUST_NOW
+    if is_old and not writer.is_constant(Pointer(buffer)):
         return None
     strides = buffer.strides if source is node else buffer.strides[::-1]
     return Operand(Pointer(buffer), strides, Affine(), Space())

@@ -10,7 +10,7 @@ In place       a new parameter is written over the old one, if nobody reads the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels import operators as own
+from pantile.lowering.kernels.constants import constant_nodes, worth_memory
 from pantile.lowering.kernels.costs import DEAR, FOR_A_ROW, is_row_wise, narrower
 from pantile.lowering.kernels.expressions import (
     CONSTANTS,
@@ -93,11 +94,17 @@ class Plan:
     """The kernels of a graph, in order."""
 
     def __init__(
-        self, graph: fx.Graph, families: Mapping[Any, Family], elementwise: Family
+        self,
+        graph: fx.Graph,
+        families: Mapping[Any, Family],
+        elementwise: Family,
+        constant: Collection[int] = (),
     ) -> None:
         self._families, self._elementwise = families, elementwise
         self._read(graph)
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
+        self.constant = constant_nodes(self.nodes, [self.inputs[number] for number in constant])
+        """Values that are the same in every run."""
         self.realised: set[fx.Node] = set()
         self.kernel_of: dict[fx.Node, Kernel] = {}
         self.buffers: dict[fx.Node, Buffer] = {}
@@ -212,6 +219,7 @@ class Plan:
                     self._need(base)
         self._realise_cut()
         self._realise_results()
+        self.realised.update(worth_memory(self.nodes, self.constant))
         self._realise_dear()
         self._leaves.clear()
 
@@ -315,7 +323,9 @@ class Plan:
                     self.kernel_of[node] = joined
                     continue
                 family = self._elementwise
-            kernel = Kernel(float(self.order[node]), node, family)
+            # Constants come before all else, so that nothing waits for them.
+            first = len(self.nodes) if node in self.constant else 0
+            kernel = Kernel(float(self.order[node] - first), node, family)
             self.kernel_of[node] = kernel
             kernels.append(kernel)
         return sorted(kernels, key=lambda kernel: kernel.position)
@@ -323,6 +333,8 @@ class Plan:
     def _join(self, node: fx.Node) -> Kernel | None:
         """The kernel that can compute a value on the way, made to do so."""
         made = [leaf for leaf in self.leaves(node) if leaf.op != "placeholder"]
+        if node not in self.constant:
+            made = [leaf for leaf in made if leaf not in self.constant]
         if not made:
             return None
         kernel = max((self.kernel_of[leaf] for leaf in made), key=lambda k: k.position)
@@ -350,11 +362,13 @@ class Plan:
 
         Or one a little before, if both read a value that is kept for what is computed again.
         """
-        for kernel in reversed(kernels[-_BESIDE:]):
+        is_constant = node in self.constant
+        near = [k for k in kernels[-_BESIDE:] if (k.anchor in self.constant) == is_constant]
+        for kernel in reversed(near):
             if kernel.family is not self._elementwise:
                 continue
             held = self._held & self.leaves(node) & self.leaves(kernel.anchor)
-            if (kernel is kernels[-1] or held) and self._fits_beside(node, kernel):
+            if (kernel is near[-1] or held) and self._fits_beside(node, kernel):
                 return self._admitted(kernel, node, kernel.map(kernel.anchor))
         return None
 
@@ -425,6 +439,10 @@ class Plan:
             for read in trace.reads
             if read.node is target
         )
+
+    def readers(self, given: fx.Node) -> Sequence[fx.Node]:
+        """The values with memory that are computed from an input."""
+        return self._readers[given]
 
     @cached_property
     def _readers(self) -> dict[fx.Node, list[fx.Node]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,6 +12,7 @@ from importlib.resources import files
 from torch import fx
 
 from pantile.lowering.kernels.memory import (
+    BYTES,
     Buffer,
     Life,
     Place,
@@ -19,6 +20,7 @@ from pantile.lowering.kernels.memory import (
     place_buffers,
     shared_places,
 )
+from pantile.lowering.kernels.setup import find_setup, inputs_of, keep_results
 from pantile.lowering.kernels.types import dtype_of
 from pantile.lowering.kernels.writer import Function, Writer
 
@@ -34,6 +36,8 @@ TEMPLATES = (
     "conv_forward.h",
     "conv_input.h",
     "conv_weight.h",
+    "winograd.h",
+    "winograd_weight.h",
     "depthwise.h",
     "pool.h",
     "avg_pool.h",
@@ -65,17 +69,20 @@ class _Text:
     @property
     def weight(self) -> int:
         """How long it takes to compile, roughly: templates of tiles are unrolled many times."""
-        heavy = {"conv_": 12, "gemm<": 5, "pool<": 3}
+        heavy = {"conv_": 12, "winograd": 8, "gemm<": 5, "gemm_kept<": 5, "pool<": 3}
         return 1 + sum(cost for word, cost in heavy.items() if word in self.body)
 
 
 def sources(writer: Writer, most: int) -> list[str]:
     """The program as files, no more than `most`, that are compiled side by side."""
-    frame = _frame(writer, place(writer))
+    setup = find_setup(writer.functions, writer.constant_inputs)
+    kept = keep_results(writer.functions, setup)
+    frame = _frame(writer, setup, _Sizes(place(writer), kept))
     names: dict[str, str] = {}
     kernels: list[_Text] = []
-    calls: list[str] = []
-    for function in writer.functions:
+    once: list[str] = []
+    always: list[str] = []
+    for number, function in enumerate(writer.functions):
         signature, body = _canonical(function)
         name = names.get(signature + body)
         if name is None:
@@ -83,10 +90,11 @@ def sources(writer: Writer, most: int) -> list[str]:
             head = f"void {name}(int t, int T, Context* context, float* scratch{signature})"
             start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
             kernels.append(_Text(head, f"{head} {{ // {function.note}\n{start}\n{body}\n}}"))
-        calls.append(_call(function, name, len(calls)))
+        (once if number in setup else always).append(_call(function, name, number))
     units = _divided(kernels, most)
     rest = [text for unit in units[1:] for text in unit]
-    end = [_run(calls), template("program_end.h")]
+    rows = [_row("run_setup", once), _row("run_kernels", always)]
+    end = [*rows, template("program_end.h")]
     heads = [f"{text.head};" for text in rest]
     return [
         _unit(units[0], ["#define PANTILE_MAIN", frame, *heads], end),
@@ -119,6 +127,8 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
         "halves.h": ("bf16", "fp16"),
         "lanes.h": ("emm<",),
         "gemm.h": ("emm<",),
+        "winograd.h": ("Winograd", "winograd"),
+        "winograd_weight.h": ("WinogradWeight<", "winograd_weight<"),
         "pool.h": ("Pool<",),
         "avg_pool.h": ("avg_pool",),
         "depthwise.h": ("depthwise",),
@@ -139,7 +149,8 @@ def place(writer: Writer) -> int:
     over: dict[Buffer, set[Buffer]] = {}
     for function in writer.functions:
         for new, old in function.over:
-            over.setdefault(new, set()).add(old)
+            if new.root in lives and old.root in lives:
+                over.setdefault(new, set()).add(old)
     found = [Life(buffer, min(used), max(used)) for buffer, used in lives.items()]
     return place_buffers(shared_places(found, over))
 
@@ -166,7 +177,7 @@ def _canonical(function: Function) -> tuple[str, str]:
 def _call(function: Function, name: str, number: int) -> str:
     arguments = ", ".join(_pointer(pointer) for pointer in function.used)
     text = f"RUN({number}, {name}(t, T, context, scratch, {arguments})); meet(context, T);"
-    return text + (" if (stopped(context, T)) return;" if function.can_fail else "")
+    return text + (" if (stopped(context, T)) return false;" if function.can_fail else "")
 
 
 def _pointer(pointer: Pointer) -> str:
@@ -176,13 +187,23 @@ def _pointer(pointer: Pointer) -> str:
         Place.INPUT: f"context->inputs[{buffer.number}]",
         Place.OUTPUT: f"context->results[{buffer.number}]",
         Place.ARENA: f"(arena + {buffer.home.offset})",
+        Place.KEPT: f"(kept + {buffer.offset})",
     }
     offset = f" + {first}" if first else ""
     return f"({buffer.cpp}*){where[buffer.place]}{offset}"
 
 
-def _frame(writer: Writer, arena: int) -> str:
+@dataclass(frozen=True)
+class _Sizes:
+    """The memory of a program, in bytes."""
+
+    arena: int
+    kept: int
+
+
+def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
     inputs, outputs = len(writer.plan.inputs), writer.plan.outputs
+    constants = inputs_of(writer.functions, setup)
     needs = sorted(set(writer.scratch))
     largest = "0"
     for need in needs:
@@ -190,10 +211,11 @@ def _frame(writer: Writer, arena: int) -> str:
     lines = [
         "constexpr i64 larger(i64 a, i64 b) { return a > b ? a : b; }",
         f"constexpr int INPUTS = {inputs}, OUTPUTS = {len(outputs)}, MOST_THREADS = 64;",
-        f"constexpr i64 KERNELS = {len(writer.functions)};",
-        f"constexpr u64 ARENA = {arena};",
+        f"constexpr i64 KERNELS = {len(writer.functions)}, SETUP_KERNELS = {len(setup)};",
+        f"constexpr u64 ARENA = {sizes.arena}, KEPT = {sizes.kept};",
         f"constexpr u64 SCRATCH = {largest} + 64;",
-        "struct Context { char* arena; float* scratch[MOST_THREADS];",
+        "struct Context { char *arena, *kept; float* scratch[MOST_THREADS];",
+        "Keep keep; u64 sample; i64 setups; bool is_set_up, skips_setup;",
         "int threads, failed, team_size;",
         "void* inputs[INPUTS + 1]; void* results[OUTPUTS + 1]; void* handles[OUTPUTS + 1];",
         "const char* error; i64 ran; Team team; };",
@@ -204,6 +226,10 @@ def _frame(writer: Writer, arena: int) -> str:
         "const bool stop = context->failed; meet(context, T); return stop; }",
         "static const Output outputs[OUTPUTS + 1] = {",
         *(_output(node) for node in outputs),
+        "};",
+        f"constexpr int CONSTANTS = {len(constants)};",
+        "static const Constant constants[CONSTANTS + 1] = {",
+        *(f"{{{buffer.number}, {buffer.size * BYTES[buffer.cpp]}}}," for buffer in constants),
         "};",
     ]
     return "\n".join(lines)
@@ -220,10 +246,11 @@ def _output(node: fx.Node) -> str:
     return f"{{{value.dim()}, {{{sizes}}}, {{{strides}}}, aoti_torch_dtype_{dtype}, {size}}},"
 
 
-def _run(calls: Sequence[str]) -> str:
+def _row(name: str, calls: Sequence[str]) -> str:
+    """A function that calls kernels one after another; false if one of them failed."""
     body = "\n".join(calls)
     return (
-        "static void run_kernels(Context* context, int t, int T) {\n"
-        "char* const arena = context->arena; float* const scratch = context->scratch[t];\n"
-        f"{body}\n}}"
+        f"static bool {name}(Context* context, int t, int T) {{\n"
+        "char *const arena = context->arena, *const kept = context->kept;\n"
+        f"float* const scratch = context->scratch[t];\n{body}\nreturn true; }}"
     )

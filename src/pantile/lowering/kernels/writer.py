@@ -30,6 +30,13 @@ class Function:
     can_fail: bool
     over: tuple[tuple[Buffer, Buffer], ...] = ()
     """Pairs of buffers: the first may be written over the second, if that is not needed later."""
+    writes: frozenset[Buffer] = frozenset()
+    """The buffers that may be written."""
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All memory it uses."""
+        return [pointer.buffer.root for pointer in self.used]
 
 
 @dataclass
@@ -43,8 +50,13 @@ class Writer:
     buffers: list[Buffer] = field(default_factory=list)
     copied: dict[fx.Node, tuple[Buffer, int]] = field(default_factory=dict)
     """Values that were copied to lie in plain strides, and how many kernels there were then."""
+    constant: set[Buffer] = field(default_factory=set)
+    """What is the same in every run, as far as is known: inputs, and what is made of them only."""
+    packed: dict[tuple[Pointer, int, str], Buffer] = field(default_factory=dict)
+    """Operands of products that were packed, by the place, its writes before and the product."""
 
     def __post_init__(self) -> None:
+        self._touched: set[Buffer] = set()
         self.images = conv_graph(self.plan.nodes)
         self.returned = {storage_of(node): i for i, node in enumerate(self.plan.outputs)}
         for number, node in enumerate(self.plan.inputs):
@@ -134,10 +146,38 @@ class Writer:
         used: Mapping[str, Pointer] | Iterable[Pointer],
         note: str,
         over: Sequence[tuple[Buffer, Buffer]] = (),
+        writes: Iterable[Buffer] | None = None,
     ) -> None:
-        """A kernel, to be run after the ones before."""
+        """A kernel, to be run after the ones before. Without `writes` it may write all it uses."""
         pointers = tuple(used.values() if isinstance(used, Mapping) else used)
-        self.functions.append(Function(text, pointers, note, "failed" in text, tuple(over)))
+        homes = (p.buffer for p in pointers) if writes is None else writes
+        roots = frozenset(buffer.root for buffer in homes)
+        made = Function(text, pointers, note, "failed" in text, tuple(over), roots)
+        self.functions.append(made)
+        self._note_constants(made)
+
+    def _note_constants(self, function: Function) -> None:
+        """Follow what is made of constants; `setup.py` decides when all functions are written."""
+        buffers = set(function.buffers)
+        new = {b for b in buffers - self._touched if b.place is Place.ARENA}
+        self._touched |= buffers
+        if buffers <= self.constant | new:
+            self.constant |= new
+        else:
+            self.constant -= {b for b in function.writes if b.place is Place.ARENA}
+
+    @property
+    def constant_inputs(self) -> set[Buffer]:
+        """The inputs that are the same in every run."""
+        return {buffer for buffer in self.constant if buffer.place is Place.INPUT}
+
+    def is_constant(self, pointer: Pointer) -> bool:
+        """Does it point to what no run changes?"""
+        return pointer.buffer.root in self.constant
+
+    def writes_to(self, pointer: Pointer) -> int:
+        """How many kernels before have written to what a pointer leads to."""
+        return sum(pointer.buffer.root in function.writes for function in self.functions)
 
     def need_scratch(self, floats: str) -> None:
         """A thread needs so many floats of its own."""

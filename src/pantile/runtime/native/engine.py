@@ -29,6 +29,7 @@ from pantile.options import Options
 from pantile.program.spec import InputKind
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.inputs import InputReader
+from pantile.runtime.native.constants import can_be_watched
 from pantile.runtime.native.lane_library import LANE
 from pantile.runtime.native.loop_library import compile_ahead
 from pantile.runtime.native.plan import ArgumentSpec, Schedule, Threads
@@ -282,6 +283,10 @@ class _Job:
         self._engine = engine
         self._compiled = compiled
         self._variant, self._kind = variant, kind
+        # If nobody can tell that a weight was changed, it would be packed apart in vain.
+        self._keeps = engine._options.keep_packed_weights and all(
+            can_be_watched(tensor) for tensor in _row(weights).values()
+        )
         arguments = engine._reader.micro_batch(tensors, 0, 0, 0)
         named = zip(compiled.call.names, arguments, strict=True)
         self._known = {
@@ -317,7 +322,7 @@ class _Job:
         engine = self._engine
         engine._progress.phase("passes", 5)
         if self._kind is None or self._variant is None:
-            programs = StepPrograms.of(self._compiled.program, None)
+            programs = StepPrograms.of(self._compiled.program, None, keeps=self._keeps)
         else:
             programs = self._kind.programs(self._variant)
         key = programs.key(engine._threads)

@@ -249,6 +249,8 @@ struct Parts {
   std::vector<Kind> arguments;
   std::vector<Weight> weights;
   std::vector<Result> results;
+  uint64_t* constants;
+  Refs watched;
   Ref miss, tables, links, link, pull, prepare, finish, after, backward, build;
   Refs marks;  // object, name, value in turns
   Build how = OTHER;
@@ -263,6 +265,7 @@ struct Parts {
 
   int visit(visitproc visit, void* arg) const {
     for (const Weight& weight : weights) Py_VISIT(weight.host.get());
+    if (const int stop = visit_all(watched, visit, arg)) return stop;
     for (const Ref* ref : {&miss, &tables, &links, &link, &pull, &prepare, &finish, &after,
                            &backward, &build})
       Py_VISIT(ref->get());
@@ -342,7 +345,17 @@ class Call {
     return true;
   }
 
+  // As constants.py computes it.
+  uint64_t version() const {
+    if (parts_.watched.empty()) return 0;
+    uint64_t sum = 1;
+    for (const Ref& ref : parts_.watched)
+      sum += impl_at(ref.get(), tensor_offset)->version_counter().current_version();
+    return sum;
+  }
+
   bool compute() {
+    *parts_.constants = version();
     try {
       for (const Result& result : parts_.results) {
         made_.push_back(at::detail::empty_strided_cpu(result.sizes, result.strides, result.dtype));
@@ -462,6 +475,13 @@ bool read_weights(PyObject* hosts, Parts& parts) {
   return true;
 }
 
+bool read_watched(PyObject* tensors, Parts& parts) {
+  if (!take_all(tensors, parts.watched)) return false;
+  for (const Ref& ref : parts.watched)
+    if (checked_impl(ref.get()) == nullptr) return false;
+  return true;
+}
+
 bool read_results(PyObject* examples, Parts& parts) {
   Refs given;
   if (!take_all(examples, given)) return false;
@@ -500,16 +520,16 @@ PyObject* lane_new(PyTypeObject* type, PyObject* args, PyObject* named) {
       "run",    "loop",   "failure", "iterations", "pointers", "arguments", "weights",
       "results", "miss",  "tables",  "links",      "link",     "pull",      "prepare",
       "finish", "after",     "backward", "build",     "marks",
-      "pulse",  nullptr};
+      "pulse",  "constants", "watched",  nullptr};
   PyObject *run, *loop, *failure, *pointers, *arguments, *weights, *results, *build, *marks, *pulse;
   PyObject *miss, *tables, *links, *link, *pull, *prepare, *finish, *after,
-      *backward;
+      *backward, *constants, *watched;
   long long iterations;
-  if (!PyArg_ParseTupleAndKeywords(args, named, "OOOLOOOOOOOOOOOOOOOO", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, named, "OOOLOOOOOOOOOOOOOOOOOO", const_cast<char**>(names),
                                    &run, &loop, &failure, &iterations, &pointers, &arguments,
                                    &weights, &results, &miss, &tables, &links, &link, &pull,
                                    &prepare, &finish, &after, &backward, &build,
-                                   &marks, &pulse))
+                                   &marks, &pulse, &constants, &watched))
     return nullptr;
   Ref made(type->tp_alloc(type, 0));
   if (!made) return nullptr;
@@ -521,6 +541,7 @@ PyObject* lane_new(PyTypeObject* type, PyObject* args, PyObject* named) {
   if (!read_address(run, parts.run) || !read_address(loop, parts.loop) ||
       !read_address(failure, parts.failure) || !read_address(pointers, parts.pointers) ||
       !read_arguments(arguments, parts) || !read_weights(weights, parts) ||
+      !read_address(constants, parts.constants) || !read_watched(watched, parts) ||
       !read_results(results, parts) || !read_build(build, parts) ||
       !are_tables(tables, links, type) || !take_all(marks, parts.marks))
     return nullptr;

@@ -31,6 +31,25 @@
 
 namespace pantile {
 
+// ---- Constants ----------------------------------------------------------------------------------
+
+// How often loops of this process began or ended to write to tensors that others may read.
+std::atomic<uint64_t> state_writes{0};
+
+struct WritesState {
+  explicit WritesState(bool writes) : step(writes ? 1 : 0) { state_writes += step; }
+  ~WritesState() { state_writes += step; }
+  const uint64_t step;
+};
+
+// What the constants of a run were, as far as their owners tell.
+struct Constants {
+  uint64_t version = 0, writes = 0;
+  bool operator==(const Constants& other) const {
+    return version == other.version && writes == other.writes;
+  }
+};
+
 // ---- Random seeds -------------------------------------------------------------------------------
 
 // The finaliser of splitmix64: a bijection in which every input bit moves every output bit.
@@ -133,6 +152,13 @@ class Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
+  // In the next run, constants are those of the run before.
+  void keep(bool is_sure) {
+    if (entry_.keep != nullptr) entry_.keep(context_, is_sure);
+  }
+
+  int64_t setups() const { return entry_.setups == nullptr ? 0 : entry_.setups(context_); }
+
   void run() {
     if (entry_.run(context_, handles.data(), outputs.data()) == 0) return;
     const char* text = entry_.error(context_);
@@ -176,6 +202,8 @@ struct Replica : Instance {
   std::vector<Feed> feeds;
   std::vector<Buffer> accumulators, seeds;
   std::vector<double*> old_weights, new_weights;
+  Constants constants;    // of the last run
+  int64_t last_call = 0;  // of `Loop::run`
 };
 
 // ---- The loop -----------------------------------------------------------------------------------
@@ -208,6 +236,8 @@ class Loop {
     failure_ = &failure;
     failed_.store(false);
     if (fresh) in_chunk_ = false;
+    ++calls_;
+    const WritesState writes(plan_.writes != 0);
     const Settings settings(plan_.threads);
     if (workers_ > 1) std::fegetenv(&float_settings_);
     try {
@@ -235,6 +265,12 @@ class Loop {
     if (!failed_.load()) return next;
     in_chunk_ = false;
     return -1;
+  }
+
+  int64_t setups() const {
+    int64_t sum = 0;
+    for (const auto& replica : replicas_) sum += replica->setups();
+    return sum;
   }
 
  private:
@@ -304,6 +340,7 @@ class Loop {
     times[0] = now();
     feed(replica, r, step, parts_[index]);
     times[1] = now();
+    vouch(replica);
     replica.run();
     times[2] = now();
     if (wanted_[turn]) keep(replica, slots_[index]);
@@ -333,6 +370,15 @@ class Loop {
     const double count = static_cast<double>(step + 1);
     for (double* weight : replica.old_weights) *weight = (count - 1) / count;
     for (double* weight : replica.new_weights) *weight = 1 / count;
+  }
+
+  // Says whether the constants are as they were. Between two runs of one call Python cannot have
+  // changed them; else the program looks, too.
+  void vouch(Replica& replica) {
+    const Constants found{*plan_.constants, state_writes.load()};
+    if (found.version != 0 && found == replica.constants) replica.keep(replica.last_call == calls_);
+    replica.constants = found;
+    replica.last_call = calls_;
   }
 
   void keep(Replica& replica, int64_t slot) {
@@ -390,7 +436,7 @@ class Loop {
   std::vector<std::vector<const char*>> sources_;
   std::unique_ptr<Instance> update_;
   std::vector<std::unique_ptr<Replica>> replicas_;
-  int64_t sum_bytes_ = 0, chunk_ = 1, chunk_end_ = 0;
+  int64_t sum_bytes_ = 0, chunk_ = 1, chunk_end_ = 0, calls_ = 0;
   bool in_chunk_ = false;
   double deadline_ = 0;
   std::fenv_t float_settings_;
@@ -426,6 +472,8 @@ EXPORTED int64_t pantile_loop_run(Loop* loop, int64_t next, int64_t end, int32_t
                                   Failure* failure) {
   return loop->run(next, end, fresh != 0, *failure);
 }
+
+EXPORTED int64_t pantile_loop_setups(const Loop* loop) { return loop->setups(); }
 
 EXPORTED int32_t pantile_loop_dtype(Handle tensor) {
   int32_t dtype = -1;

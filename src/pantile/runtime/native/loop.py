@@ -58,6 +58,7 @@ class LoopEntry:
     failure: int
     iterations: int
     pointers: int
+    constants: int
 
 
 class Loop:
@@ -108,6 +109,18 @@ class Loop:
                 fix="restore the counters of a loop with as many replicas",
             )
         counters[:] = values
+
+    def set_constants(self, version: int) -> None:
+        """Say that constants are as they were when this number was given before; 0: unknown."""
+        self._memory.constants[0] = version
+
+    @property
+    def setups(self) -> int:
+        """How often replicas have computed what is made of constants alone."""
+        function = loop_library().pantile_loop_setups
+        function.restype = ctypes.c_int64
+        found: int = function(ctypes.c_void_p(self._address))
+        return found
 
     def new_destinations(self) -> list[torch.Tensor]:
         """Uninitialised tensors for the results of a run."""
@@ -168,6 +181,7 @@ class Loop:
             self._failure_at,
             self._iterations,
             ctypes.addressof(self._memory.pointers),
+            int(self._memory.constants.ctypes.data),
         )
 
     def finish(self, done: int) -> None:

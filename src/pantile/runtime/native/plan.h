@@ -30,6 +30,10 @@ struct ProgramEntry {
   void (*destroy)(void*);
   int (*run)(void*, Handle*, Handle*);
   const char* (*error)(void*);
+  // Null if nothing is made of constants: those of the next run are those of the run before; and
+  // how often something was made of them.
+  void (*keep)(void*, int is_sure);
+  int64_t (*setups)(void*);
 };
 
 enum InputKind : int32_t { STATE, ARGUMENT, ACCUMULATOR, SEEDS, OLD_WEIGHT, NEW_WEIGHT };
@@ -75,12 +79,14 @@ struct LoopPlan {
   const int64_t* slots;    // the same
   const uint8_t* wanted;   // [iterations][accumulation]
   double deadline;         // seconds
+  int64_t writes;          // do programs write to tensors that other loops may read?
   // The rest stays Python's, and outlives the loop.
   char* const* argument_data;
   char* const* result_data;
   double* times;           // [iterations][accumulation][replicas][4]
   int64_t* counters;       // [replicas]
   const uint64_t* seed;
+  const uint64_t* constants;  // a number that is another one when a constant has changed; 0: unknown
 };
 
 struct Failure {

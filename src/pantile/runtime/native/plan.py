@@ -193,12 +193,18 @@ class CompiledProgram:
             except AttributeError as error:
                 raise broken_plan(f"the program has no function pantile_{name}") from error
             addresses.append(ctypes.cast(function, ctypes.c_void_p))
+        for name in ("keep", "setups"):  # only of our own kernels
+            function = getattr(self.library, f"pantile_{name}", None)
+            addresses.append(ctypes.cast(function or 0, ctypes.c_void_p))
         return ProgramEntry(*addresses)
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One device loop. `first_replica` numbers the replicas of several processes."""
+    """One device loop. `first_replica` numbers the replicas of several processes.
+
+    One that `writes` changes tensors other loops may have made something of.
+    """
 
     body: CompiledProgram
     inputs: Sequence[Input]
@@ -209,6 +215,7 @@ class Plan:
     update: CompiledProgram | None = None
     update_inputs: Sequence[torch.Tensor] = ()
     first_replica: int = 0
+    writes: bool = True
 
     def check(self) -> None:
         """Refuse what would make the loop read or write where it must not."""

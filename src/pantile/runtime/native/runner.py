@@ -20,6 +20,7 @@ from pantile.passes.accumulate_gradients import NEW, OLD
 from pantile.program.spec import Input as InputSpec
 from pantile.program.spec import InputKind, OutputKind, ScalarSpec, TensorSpec
 from pantile.runtime.compiled import Compiled
+from pantile.runtime.native.constants import version_of, watched
 from pantile.runtime.native.loop import Loop
 from pantile.runtime.native.plan import (
     Accumulator,
@@ -211,8 +212,11 @@ class Runner:
                 if step.update is not None and update is not None
                 else None,
                 binding.update(update) if update is not None else (),
+                writes=update is not None or bool(prepared.program.writes),
             )
         )
+        #: The tensors that are packed once for many runs; none if nobody could tell they changed.
+        self.watched = watched(inputs[place] for place in prepared.constant_inputs)
         self.schedule = schedule
         self.one_by_one = one_by_one
         self._returned = returned
@@ -232,6 +236,7 @@ class Runner:
         if self.numbers is not None:
             self.numbers.refresh()
         self._seed()
+        self.loop.set_constants(version_of(self.watched))
         try:
             self.loop.run(arguments, destinations, first, count)
         except Exception as error:
@@ -246,6 +251,7 @@ class Runner:
         The caller refreshes the numbers, if they can be other ones.
         """
         self._seed()
+        self.loop.set_constants(version_of(self.watched))
         try:
             return self.loop.run_whole(pointers)
         except Exception as error:

@@ -34,7 +34,9 @@ SUM_CODES = {
 class ProgramEntry(Structure):
     """The functions of a compiled program."""
 
-    _fields_ = [(name, c_void_p) for name in ("create", "destroy", "run", "error")]
+    _fields_ = [
+        (name, c_void_p) for name in ("create", "destroy", "run", "error", "keep", "setups")
+    ]
 
 
 class InputPlan(Structure):
@@ -108,11 +110,13 @@ class LoopPlan(Structure):
         ("slots", c_void_p),
         ("wanted", c_void_p),
         ("deadline", c_double),
+        ("writes", c_int64),
         ("argument_data", ctypes.POINTER(c_void_p)),
         ("result_data", ctypes.POINTER(c_void_p)),
         ("times", c_void_p),
         ("counters", c_void_p),
         ("seed", c_void_p),
+        ("constants", c_void_p),
     ]
 
 

@@ -46,6 +46,8 @@ class CallMemory:
     times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
     counters: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     seed: np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
+    #: Another number when a constant has changed; 0: unknown.
+    constants: np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
     @staticmethod
     def of(plan: Plan) -> CallMemory:
@@ -59,6 +61,7 @@ class CallMemory:
             (ctypes.c_void_p * results).from_buffer(pointers, start),
             np.zeros((*plan.schedule.parts.shape, 4), np.float64),
             np.zeros(plan.schedule.replicas, np.int64),
+            np.zeros(1, np.uint64),
             np.zeros(1, np.uint64),
         )
 
@@ -117,11 +120,13 @@ class Translation:
             slots=self._table(plan.schedule.slots, np.int64),
             wanted=self._table(plan.schedule.wanted, np.uint8),
             deadline=deadline,
+            writes=plan.writes,
             argument_data=memory.argument_data,
             result_data=memory.result_data,
             times=memory.times.ctypes.data,
             counters=memory.counters.ctypes.data,
             seed=memory.seed.ctypes.data,
+            constants=memory.constants.ctypes.data,
         )
 
     def _input(self, given: Input, replica: int) -> InputPlan:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.emission import ACC, epilogue, stores_of
+from pantile.lowering.kernels.emission import ACC, epilogue, stores_of, written_by
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis
 from pantile.lowering.kernels.memory import Buffer, Pointer, dense_strides
@@ -18,6 +17,8 @@ from pantile.lowering.kernels.operand import Operand, strided
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.rules.geometry import Geometry
+from pantile.lowering.kernels.rules.winograd import paying
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import CHANNELS_LAST, Writer
@@ -27,25 +28,6 @@ _PANEL = 64
 
 _NEAR = 128 * 1024
 """Floats of images that stay in the second cache beside a panel."""
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Stride, padding and dilation of a two-dimensional convolution, and its groups."""
-
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int
-
-    @staticmethod
-    def of(arguments: Any) -> Geometry:
-        """From ATen's arguments; refuses what has no kernel."""
-        stride, padding, dilation, transposed, _, groups = arguments
-        if transposed:
-            raise Refused("a transposed convolution")
-        pairs = [tuple(x) * 2 if len(x) == 1 else tuple(x) for x in (stride, padding, dilation)]
-        return Geometry(pairs[0], pairs[1], pairs[2], groups)
 
 
 class _Conv(Family):
@@ -122,10 +104,10 @@ class ConvWeight(_Conv):
         stores = stores_of(writer, kernel, trace, axes, None)
         before, body = epilogue(trace, stores, [kh, kw, i], o, form.first(form.outputs))
         text = f"{before}\n{form.weight_call(x, dy)} {{ {body} }});"
-        if not form.depthwise:
-            writer.need_scratch(f"{form.text}::weight_scratch")
+        form.need_weight_scratch(writer)
         used = {**trace.used, x.pointer.name: x.pointer, dy.pointer.name: dy.pointer}
-        writer.function(text, used, f"convolution, to weight {node.name}")
+        note = f"convolution, to weight {node.name}"
+        writer.function(text, used, note, writes=written_by(stores))
 
 
 @dataclass(frozen=True)
@@ -142,6 +124,8 @@ class Form:
     """Each channel is convolved by itself: all at once, vectors of channels."""
     packs_by_panels: bool
     """The weight is most of the data: each panel of it is packed as its turn comes."""
+    winograd: frozenset[str]
+    """What is computed by fewer multiplications: `forward`, `input`, `weight`."""
 
     @staticmethod
     def of(
@@ -163,8 +147,9 @@ class Form:
             else:
                 numbers += [operand.strides[0], operand.strides[2], operand.strides[3]]
         text = f"Conv<{', '.join(map(str, numbers))}>"
+        winograd = paying(geometry, (n, ic, h, w), weight, (n, oc, oh, ow))
         packs = groups == 1 and n * ic * h * w <= min(_NEAR, prod(weight))
-        return Form(text, groups, inputs, outputs, nodes[1], alone, packs)
+        return Form(text, groups, inputs, outputs, nodes[1], alone, packs, winograd)
 
     @property
     def _loop(self) -> str:
@@ -189,7 +174,7 @@ class Form:
         given: Operand,
     ) -> None:
         """A kernel whose result is images: forward, or to the input."""
-        packs = to == "forward" and self.packs_by_panels
+        packs = to == "forward" and self._packs_by_turns(writer)
         packed = self._plain(writer) if packs else Pointer(self._packed(writer, to))
         read, made = (self.inputs, self.outputs)[:: 1 if to == "forward" else -1]
         kind = "depthwise" if self.depthwise else "conv"
@@ -199,12 +184,31 @@ class Form:
         if packs:
             writer.need_scratch(f"{self.text}::forward_floats")
             call = f"conv_forward_packing<{self.text}>({x}, {packed.name}, scratch"
+        elif to in self.winograd:
+            writer.need_scratch(f"{self._winograd(to)}::scratch")
+            call = f"winograd<{self._winograd(to)}>({x}, {packed.name}, scratch"
         pointers = [given.pointer, packed]
         emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
+
+    def _winograd(self, to: str) -> str:
+        """The C++ type of its tiles."""
+        return f"Winograd{to.capitalize()}<{self.text}>"
+
+    def need_weight_scratch(self, writer: Writer) -> None:
+        """What a thread needs to sum the gradient of the weight."""
+        if "weight" in self.winograd:
+            writer.need_scratch(f"{self._winograd('weight')}::scratch")
+        elif not self.depthwise:
+            writer.need_scratch(f"{self.text}::weight_scratch")
 
     def weight_call(self, x: Operand, dy: Operand) -> str:
         """The call that sums the gradient of the weight, up to the body of its epilogue."""
         parameters = "int first, int count, const float* row) INLINE_CALL"
+        if "weight" in self.winograd:
+            return (
+                f"winograd_weight<{self.text}>({x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
+                f" [&](int kh, int kw, int i, {parameters}"
+            )
         if self.depthwise:
             return (
                 f"depthwise_weight<{self.text}>({x.pointer.name}, {dy.pointer.name}, t, T,"
@@ -215,6 +219,12 @@ class Form:
             f"{self._loop}conv_weight<{self.text}>({a}, {b}, scratch, t, T,"
             f" [&](int kh, int kw, int i, {parameters}"
         )
+
+    def _packs_by_turns(self, writer: Writer) -> bool:
+        """Is each panel packed as its turn comes, because nothing packs them once for many runs?"""
+        if "forward" in self.winograd or not self.packs_by_panels:
+            return False
+        return not writer.is_constant(self._plain(writer))
 
     def _plain(self, writer: Writer) -> Pointer:
         """The weight in torch's order, without gaps."""
@@ -230,18 +240,23 @@ class Form:
         plain = self._plain(writer)
         panels, rest = (oc // self.groups, ic) if order == "forward" else (ic, oc // self.groups)
         function, size = f"pack_{order}", f"{self.text}::packed_{order}"
+        taps = kh * kw
         if self.depthwise:
             panels, rest = oc, 1
             function, size = "pack_depthwise", f"depthwise_packed<{self.text}>"
+        elif order in self.winograd:
+            taps = 16
+            function, size = f"pack_winograd_{order}", f"{self._winograd(order)}::packed"
         times = self.groups if self._loop else 1
-        packed = writer.temporary([(panels + _PANEL) * rest * kh * kw * times])
+        packed = writer.temporary([(panels + _PANEL) * rest * taps * times])
         to = f"{packed.name} + group * {size}" if self._loop else packed.name
         source = self._from(plain.name, self.outputs * ic * kh * kw)
         text = (
             f"static_assert({size} * {times} <= {packed.size});"
             f"\n{self._loop}{function}<{self.text}>({source}, {to}, t, T);"
         )
-        writer.function(text, [plain, Pointer(packed)], f"packs {self.weight.name}")
+        note = f"packs {self.weight.name}"
+        writer.function(text, [plain, Pointer(packed)], note, writes=[packed])
         return packed
 
 
@@ -269,7 +284,7 @@ def emit_images(
         f" {{ {body} }});"
     )
     used = {**trace.used, **{pointer.name: pointer for pointer in read}}
-    writer.function(text, used, f"images {kernel.anchor.name}")
+    writer.function(text, used, f"images {kernel.anchor.name}", writes=written_by(stores))
 
 
 def wide_image(writer: Writer, node: fx.Node) -> Operand:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.emission import Store, stores_of
+from pantile.lowering.kernels.emission import Store, stores_of, written_by
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Axis, Index, index_of
 from pantile.lowering.kernels.loops import nest
@@ -36,7 +36,8 @@ class Elementwise(Family):
         stores = stores_of(writer, kernel, trace, axes, _order(writer, kernel.anchor))
         over = _in_place(writer, trace, stores)
         text = nest(trace, axes, stores)
-        writer.function(text, trace.used, f"each {kernel.anchor.name}", over)
+        note = f"each {kernel.anchor.name}"
+        writer.function(text, trace.used, note, over, written_by(stores))
 
 
 def _in_place(writer: Writer, trace: Trace, stores: Sequence[Store]) -> list[tuple[Buffer, Buffer]]:
@@ -90,7 +91,7 @@ def write(
     trace = Trace(writer.plan)
     name = trace.operand(value, index_of(axes) if source is None else source, dtype)
     store = Store.at(trace, *to, name)
-    writer.function(nest(trace, axes, [store]), trace.used, note)
+    writer.function(nest(trace, axes, [store]), trace.used, note, writes=[to[0]])
 
 
 def copy(writer: Writer, node: fx.Node, buffer: Buffer, note: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.emission import ACC, Store, decoded, epilogue, stores_of
+from pantile.lowering.kernels.emission import ACC, Store, decoded, epilogue, stores_of, written_by
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Axis, index_of
+from pantile.lowering.kernels.memory import Place, Pointer
 from pantile.lowering.kernels.operand import Operand, stride_of, strided
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
@@ -20,6 +21,11 @@ from pantile.lowering.kernels.types import HALVES, dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import Writer
 
 aten = torch.ops.aten
+
+_FEWEST_ROWS = 4
+"""Of a product with a packed operand: fewer are as fast where it lies, from memory in any case."""
+_OFTEN = 8
+"""Products that read an input, for which it is packed once."""
 
 _ADDS = frozenset({aten.addmm.default, aten.baddbmm.default})
 PRODUCTS = (aten.mm.default, aten.bmm.default, *_ADDS)
@@ -85,19 +91,65 @@ class _Product:
         m, n = (self.n, self.m) if turned else (self.m, self.n)
         flags = [_is_half(a), _is_half(b), _is_bfloat16(a) and _is_bfloat16(b)]
         halves = "".join(f", {str(flag).lower()}" for flag in flags) if any(flags) else ""
+        keeps = self._may_keep(b, m, n)
+        if keeps:
+            halves = "".join(f", {str(flag).lower()}" for flag in [*flags, True])
         gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}{halves}>"
+        packed = self._packed(gemm, b, n) if keeps else None
         self.writer.need_scratch(f"{gemm}::scratch")
         ahead = _ahead(trace, stores, outer, lane)
-        text = before + self._call(gemm, outer, body, a, b, ahead)
+        text = before + self._call(gemm, outer, body, a, b, packed, ahead)
         used = {**trace.used, a.pointer.name: a.pointer, b.pointer.name: b.pointer}
-        self.writer.function(text, used, f"product {m}x{n}x{self.k} {self.kernel.anchor.name}")
+        if packed is not None:
+            used[packed.name] = packed
+        note = f"product {m}x{n}x{self.k} {self.kernel.anchor.name}"
+        self.writer.function(text, used, note, writes=written_by(stores))
 
-    def _call(self, gemm: str, outer: Axis, body: str, a: Operand, b: Operand, ahead: str) -> str:
+    def _may_keep(self, b: Operand, m: int, n: int) -> bool:
+        """Is an operand worth to be packed once, for many runs or for many products of one?"""
+        if self.batch is not None or m < _FEWEST_ROWS or n == 1:
+            return False
+        return self.writer.is_constant(b.pointer) or self._is_read_often(b)
+
+    def _is_read_often(self, b: Operand) -> bool:
+        """Is it an input that many products read, as the steps of a recurrent layer do?"""
+        plan, root = self.writer.plan, b.pointer.buffer.root
+        if root.place is not Place.INPUT:
+            return False
+        readers = plan.readers(plan.inputs[root.number])
+        return sum(node.target in PRODUCTS for node in readers) >= _OFTEN
+
+    def _packed(self, gemm: str, b: Operand, n: int) -> Pointer:
+        """Memory for a packed operand: that of another product that wants it the same way."""
+        writer, key = self.writer, (b.pointer, self.writer.writes_to(b.pointer), gemm)
+        if key not in writer.packed:
+            buffer = writer.packed[key] = writer.temporary([_whole(n) * self.k])
+            text = (
+                f"static_assert({gemm}::kept_floats <= {buffer.size});"
+                f"\ngemm_pack<{gemm}>({b.pointer.name}, {buffer.name}, t, T);"
+            )
+            note = f"packs {self.kernel.anchor.name}"
+            writer.function(text, [b.pointer, Pointer(buffer)], note, writes=[buffer])
+        return Pointer(writer.packed[key])
+
+    def _call(
+        self,
+        gemm: str,
+        outer: Axis,
+        body: str,
+        a: Operand,
+        b: Operand,
+        packed: Pointer | None,
+        ahead: str,
+    ) -> str:
         parameters = f"int {outer.name}, int first, int count, const float* row"
         text = f"\nauto ep = [&]({parameters}) INLINE_CALL {{ {body} }};"
         if self.batch is None:
             operands = f"{a.pointer.name}, {b.pointer.name}"
-            return f"{text}\ngemm<{gemm}>({operands}, scratch, t, T, ep, {ahead});"
+            if packed is not None:
+                operands = f"{operands}, {packed.name}"
+            name = "gemm" if packed is None else "gemm_kept"
+            return f"{text}\n{name}<{gemm}>({operands}, scratch, t, T, ep, {ahead});"
         name, size = self.batch.name, self.batch.size
         places = "".join(
             f"\nconst {x.pointer.buffer.cpp}* {side}; {{ {decoded(x.space, self.batch)}"
@@ -129,8 +181,8 @@ class _Product:
         for node in kernel.results:
             if node in plan.targets or node in self.writer.returned:
                 return self._lane_of(node) == "row"
-        straight = _read_cost(self.m, self.n, self.k, *self.right.strides)
-        turned = _read_cost(self.n, self.m, self.k, *reversed(self.left.strides))
+        straight = self._read_cost(self.right, self.m, self.n)
+        turned = self._read_cost(self.left, self.n, self.m)
         for member in kernel.members:
             for leaf in plan.leaves(member):
                 buffer = plan.buffer(leaf)
@@ -139,6 +191,13 @@ class _Product:
                 straight += self.m * self.n * 1.5 * (buffer.strides[-1] != 1)
                 turned += self.m * self.n * 1.5 * (buffer.strides[-2] != 1)
         return turned < 0.9 * straight  # readers of the result rather go along its columns
+
+    def _read_cost(self, lanes: Operand, m: int, n: int) -> float:
+        """Of the product whose lanes are the n columns or rows of an operand."""
+        if self._may_keep(lanes, m, n):
+            return m * _whole(n) * self.k / 16
+        bk, bn = lanes.strides if lanes is self.right else reversed(lanes.strides)
+        return _read_cost(m, n, self.k, bk, bn)
 
     def _lane_of(self, node: fx.Node) -> str:
         """Which of row and column lies side by side in a result whose layout is given."""

@@ -125,7 +125,7 @@ class IndexPut(Family):
             text += f"\n{head} {{" + "".join(lines[depth])
         text += f" if ({chosen}) {line}" + "}" * (len(lead) + len(last))
         text = text if last else f"if (t == 0) {{ {text} }}"
-        writer.function(text, trace.used, f"at places {node.name}")
+        writer.function(text, trace.used, f"at places {node.name}", writes=[buffer])
         if buffer is not result:
             _round(writer, buffer, result, f"rounded {node.name}")
 
@@ -137,7 +137,7 @@ def _round(writer: Writer, wide: Buffer, to: Buffer, note: str) -> None:
     pointer, rest = trace.point(wide, wide.address(index_of(axes)))
     value = trace.state(wide.cpp, f"{pointer.name}[{{0}}]", (), [rest], pointer)
     store = Store.at(trace, to, index_of(axes), value)
-    writer.function(nest(trace, axes, [store]), trace.used, note)
+    writer.function(nest(trace, axes, [store]), trace.used, note, writes=[to])
 
 
 def _statements(trace: Trace, found: _Scatter, node: fx.Node, buffer: Buffer) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.emission import ACC, Store, placed, stores_of
+from pantile.lowering.kernels.emission import ACC, Store, placed, stores_of, written_by
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis, index_of
 from pantile.lowering.kernels.loops import loop, shared_loop
@@ -139,7 +139,8 @@ class _Reduction:
             text = self._lanes_are_summands(after, stores)
         used = {**trace.used, **after.used}
         count = prod(axis.size for axis in self.inner)
-        writer.function(text, used, f"sum of {count}: {self.kernel.anchor.name}")
+        note = f"sum of {count}: {self.kernel.anchor.name}"
+        writer.function(text, used, note, writes=written_by(stores))
 
     def _add(self, to: str) -> str:
         return f"{to} = {self.operation.step.format(to, self.summand)};"

@@ -77,7 +77,7 @@ class Running(_Along):
         texts = (f"{sums} sum = {self.start};", f"sum {self.sign}= {value};{store}", "")
         outer = [axis for dim, axis in enumerate(axes) if dim not in dims]
         text = self.nest(trace, outer, [axes[dim] for dim in dims], texts)
-        writer.function(text, trace.used, f"running {node.name}")
+        writer.function(text, trace.used, f"running {node.name}", writes=[buffer])
 
 
 class Place(_Along):
@@ -111,7 +111,7 @@ class Place(_Along):
         texts = (f"{kind} best = 0; i64 place = 0;", change, store)
         outer = [axis for dim, axis in enumerate(axes) if dim not in dims]
         text = self.nest(trace, outer, [axes[dim] for dim in dims], texts)
-        writer.function(text, trace.used, f"place {node.name}")
+        writer.function(text, trace.used, f"place {node.name}", writes=[buffer])
 
 
 SCANS: dict[Any, Family] = {

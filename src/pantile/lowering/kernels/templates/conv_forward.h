@@ -25,15 +25,15 @@ constexpr int CONV_WAITING_FLOATS = 6 * 1024;
 // How the pixels of a row meet the columns of its source: pixel i, tap j reads column
 // i * STEP + OFFSET + j * NEXT of WIDTH, its K channels in chunks; columns are XW apart, images XN.
 // XROW, WROW: from row tap to row tap; WSTEP: from channel to channel; AHEAD: to the source of the
-// next strip.
+// next strip; FETCH: to what is asked for of a weight that comes from memory (0: nothing is).
 template <int COUNT_, int IMAGES_, int STEP_, int WIDTH_, int TAPS_, int OFFSET_, int NEXT_, int K_,
           int CHUNK_, int XW_, int XN_, int XROW_, int WTAP_, int WROW_, int WSTEP_, int AHEAD_,
-          int NV_>
+          int NV_, int FETCH_ = 0>
 struct ConvRow {
   static constexpr int COUNT = COUNT_, IMAGES = IMAGES_, STEP = STEP_, WIDTH = WIDTH_;
   static constexpr int TAPS = TAPS_, OFFSET = OFFSET_, NEXT = NEXT_, K = K_, CHUNK = CHUNK_;
   static constexpr int XW = XW_, XN = XN_, XROW = XROW_, WTAP = WTAP_, WROW = WROW_;
-  static constexpr int WSTEP = WSTEP_, AHEAD = AHEAD_, NV = NV_, NR = NV * LANES;
+  static constexpr int WSTEP = WSTEP_, AHEAD = AHEAD_, NV = NV_, NR = NV * LANES, FETCH = FETCH_;
   static constexpr int TILES = conv_max(1, conv_ceil(COUNT, conv_pixels(NV)));
   static constexpr int WIDE = conv_ceil(COUNT, TILES);
 
@@ -74,6 +74,9 @@ INLINE void conv_add(const float* x, const float* panel, int count,
   auto step = [&](int k) INLINE_CALL {
     vec weights[G::NV];
     UNROLLED for (int v = 0; v < G::NV; v++) weights[v] = load(panel + (i64)k * G::WSTEP + v * LANES);
+    if constexpr (G::FETCH)
+      UNROLLED for (int v = 0; v < G::NR; v += 16)
+        __builtin_prefetch(panel + (i64)k * G::WSTEP + G::FETCH + v, 0, 2);
     UNROLLED for (int image = 0; image < IMAGES; image++)
       UNROLLED for (int i = FROM; i < TO; i++) {
         vec pixel = spread(x[(i64)image * G::XN + i * G::STEP * G::XW + k]);
@@ -260,6 +263,9 @@ struct ConvForward {
   static constexpr int WTAP = PLAIN ? NR : CHUNK * NR, WSTEP = PLAIN ? ROWTAPS * TAPS * NR : NR;
   static constexpr int WROW = C::KW * WTAP, IMAGES = conv_images(C::OW, NV, C::N);
   static constexpr i64 SOURCE_IMAGE = C::XN, SOURCE_ROW = (i64)C::SH * C::XH;
+  // A large weight for a few pixels is not in any cache.
+  static constexpr bool FAR =
+      (i64)C::OC * C::IC * TAPS * ROWTAPS > 1 << 18 && N * HEIGHT * WIDTH <= 64;
 
   template <class Pixels>
   static constexpr int ahead() {
@@ -277,7 +283,7 @@ struct ConvForward {
   INLINE void row(const float* x, const float* panel, int rows, int count, bool whole, float* out,
                   bool fresh) {
     using G = ConvRow<C::OW, IMAGES, C::SW, C::W, C::KW, -C::PW, C::DW, C::IC, CHUNK, C::XW, C::XN,
-                      C::DH * C::XH, WTAP, WROW, WSTEP, AHEAD, NV>;
+                      C::DH * C::XH, WTAP, WROW, WSTEP, AHEAD, NV, FAR ? 8192 : 0>;
     conv_row<G, C::N % IMAGES>(x, panel, rows, count, whole, out, fresh);
   }
   INLINE int pixel(int image, int ow) { return image * C::OW + ow; }

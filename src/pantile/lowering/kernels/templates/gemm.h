@@ -22,6 +22,9 @@
 // If both are bfloat16 (BF16), OUTER may take them in words of two instead (pairs.h): then a step
 // along k is a word.
 //
+// An operand B that is the same in many runs is packed apart, all of it (KEPT_B): then its panels cost
+// nothing any more, and OUTER reads them from there: [panel][K][NV * LANES].
+//
 // All three are chosen, with their tile sizes, by the estimates of `gemm_plan`. No sum depends on
 // how many threads share the work. K must be at least 1.
 
@@ -40,7 +43,11 @@ struct GemmPlan {
   int block_strips;     // OUTER: strips that go over all panels together, as many as L2 holds
   float cycles;         // the estimate by which the plan was chosen
   bool pairs = false;   // OUTER: a step along k is a word of two bfloat16
+  bool kept_b = false;  // OUTER: the panels of B were packed before
 };
+
+// Where OUTER finds its rows of B.
+enum PanelsOfB { IN_PLACE, PACKED, PACKED_BEFORE };
 
 // Cycles of one step along k: half of one for a multiply-add, 0.8 for a load, `line` for a vector
 // of B from beyond L1 (all measured); fewer than 4 sums wait for each other.
@@ -73,11 +80,13 @@ constexpr int FEW_ROWS = 32;
 constexpr i64 L1_PANEL = 24 << 10, L2_PANEL = 104 << 10, L2_BLOCK = 400 << 10;
 
 constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, int BN, int rows,
-                                   int vectors, bool pack_b, bool A16, bool B16) {
+                                   int vectors, PanelsOfB b, bool A16, bool B16) {
+  const bool pack_b = b != IN_PLACE;
   const int strips = pieces(M, rows), panels = pieces(N, LANES * vectors);
-  GemmPlan plan{OUTER, rows, vectors, false, pack_b, A16 && AK == 1, K, strips, 0};
+  GemmPlan plan{OUTER, rows, vectors, false, b == PACKED, A16 && AK == 1, K, strips, 0};
+  plan.kept_b = b == PACKED_BEFORE;
   plan.pack_a = A16 || (AK != 1 && panels > 1 && K >= 32 && i64(M) * K > (1 << 12));
-  if (pack_b) plan.cycles += float(K) * N * (BN == 1 ? 0.12f : BK == 1 ? 0.3f : 2.f);
+  if (plan.pack_b) plan.cycles += float(K) * N * (BN == 1 ? 0.12f : BK == 1 ? 0.3f : 2.f);
   if (plan.rows_a) plan.cycles += float(K) * M * 0.12f;
   else if (plan.pack_a) plan.cycles += float(K) * M * (AM == 1 ? 0.3f : 2.f);
   // Long sums: a panel that does not stay in L2 is cut along k. Alone it may have more of it.
@@ -114,25 +123,27 @@ constexpr GemmPlan best_tile(int M, int N, bool aligned, Candidate candidate) {
 }
 
 constexpr GemmPlan outer_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
-                              bool B16) {
+                              bool B16, bool KEPT_B) {
   return best_tile(M, N, AK == 1 && AM % 1024 == 0 && !A16, [=](int rows, int vectors) {
+    const PanelsOfB panels = KEPT_B ? PACKED_BEFORE : PACKED;
     const GemmPlan packed =
-        outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, true, A16, B16);
+        outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, panels, A16, B16);
     if (BN != 1) return packed;
     const GemmPlan plain =
-        outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, false, A16, B16);
+        outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, IN_PLACE, A16, B16);
     return packed.cycles < plain.cycles ? packed : plain;
   });
 }
 
 // Both operands as words of two numbers; what it costs to bring them there is twice as much a step.
-constexpr GemmPlan pairs_plan(int M, int N, int K, int AM, int AK, int BK, int BN) {
+constexpr GemmPlan pairs_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool KEPT_B) {
   const int words = pieces(K, 2);
   const bool in_place = AK == 1 && AM % 2 == 0 && K % 2 == 0;
   GemmPlan best = best_tile(M, N, in_place && AM % 2048 == 0, [=](int rows, int vectors) {
-    return outer_candidate(M, N, words, AM / 2, AK, BK, BN, rows, vectors, true, !in_place, false);
+    const PanelsOfB panels = KEPT_B ? PACKED_BEFORE : PACKED;
+    return outer_candidate(M, N, words, AM / 2, AK, BK, BN, rows, vectors, panels, !in_place, false);
   });
-  best.cycles += float(words) * ((BN == 1 ? 0.06f : 0) * N + (in_place ? 0 : 0.2f * M));
+  best.cycles += float(words) * ((BN == 1 && !KEPT_B ? 0.06f : 0) * N + (in_place ? 0 : 0.2f * M));
   best.pairs = true;
   return best;
 }
@@ -172,24 +183,26 @@ constexpr GemmPlan turned_plan(int M, int N, int K, int AM, int AK, bool A16, bo
 }
 
 constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
-                             bool B16, bool BF16) {
-  GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN, A16, B16);
+                             bool B16, bool BF16, bool KEPT_B) {
+  GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN, A16, B16, KEPT_B);
   const GemmPlan turned = turned_plan(M, N, K, AM, AK, A16, B16);
   const GemmPlan dots = dots_plan(M, N, K, AK, A16, B16);
   if (turned.cycles < best.cycles) best = turned;
   if (BK == 1 && dots.cycles < best.cycles) best = dots;
   if (BF16 && MULTIPLIES_PAIRS) {
-    const GemmPlan pairs = pairs_plan(M, N, K, AM, AK, BK, BN);
+    const GemmPlan pairs = pairs_plan(M, N, K, AM, AK, BK, BN, KEPT_B);
     if (pairs.cycles < best.cycles) best = pairs;
   }
   return best;
 }
 
 // Shape, strides, plan, and where things lie in the scratch of a thread.
-template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_, bool A16, bool B16, bool BF16>
+template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_, bool A16, bool B16, bool BF16,
+          bool KEPT_B>
 struct GemmParts {
   static constexpr int M = M_, N = N_, K = K_, AM = AM_, AK = AK_, BK = BK_, BN = BN_;
-  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16, BF16);
+  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B);
+  static constexpr bool panels_b = plan.pack_b || plan.kept_b;
   static constexpr int TERMS = plan.pairs ? 2 : 1, STEPS = pieces(K, TERMS);  // along k
   static constexpr int WIDTH = plan.vectors * LANES;  // of a panel of OUTER
   static constexpr int PANELS = pieces(N, WIDTH), STRIPS = pieces(M, plan.rows);
@@ -197,6 +210,10 @@ struct GemmParts {
   static constexpr bool one_block = plan.block_strips == STRIPS;  // a panel is used up at once
   static constexpr int ROW_A = plan.block_k + LANES;  // from row to row: no multiple of a page
   static constexpr int STEP_A = plan.rows_a ? ROW_A : plan.block_k;
+
+  // Of B that is packed before.
+  static constexpr i64 KEPT_PANEL = i64(STEPS) * WIDTH;
+  static constexpr i64 kept_floats = plan.kept_b ? i64(STEPS) * round_lanes(N) : 0;
 
   // Scratch: packed A, packed panels of B, unfinished sums.
   static constexpr i64 floats_a = plan.kind == OUTER  ? i64(plan.block_strips) * plan.rows *
@@ -211,13 +228,13 @@ struct GemmParts {
 // A product, and `scratch`: the floats that each thread needs for it. A single column is computed
 // as a single row of the transposed product.
 template <int M, int N, int K, int AM, int AK, int BK, int BN, bool A16 = false, bool B16 = false,
-          bool BF16 = false>
-struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN, A16, B16, BF16> {
+          bool BF16 = false, bool KEPT_B = false>
+struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B> {
   static constexpr bool column = false;
 };
 template <int M, int K, int AM, int AK, int BK, int BN, bool A16, bool B16, bool BF16>
-struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16, BF16>
-    : GemmParts<1, M, K, 1, BK, AK, AM, B16, A16, BF16> {
+struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16, BF16, false>
+    : GemmParts<1, M, K, 1, BK, AK, AM, B16, A16, BF16, false> {
   static constexpr bool column = true;
 };
 
@@ -450,16 +467,17 @@ template <class G, class Left, class Right> INLINE int numbers_of(OuterBlock<Lef
 template <class G, int COUNT, class Left, class Right, class EP>
 INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
   constexpr int MR = G::plan.rows, NV = pieces(COUNT, LANES), REST = G::M % MR;
-  constexpr bool MASKED = !G::plan.pack_b && COUNT % LANES != 0;
+  constexpr bool MASKED = !G::panels_b && COUNT % LANES != 0;
   constexpr bool ROWS_A = G::plan.rows_a, PAIRS = G::plan.pairs;
   constexpr int ROW = ROWS_A ? G::ROW_A : G::plan.pack_a ? 1 : G::AM / G::TERMS;
   constexpr int LAST = COUNT % LANES, AM = MR > 8 ? ROW : 0;
   constexpr i64 STEP = ROWS_A ? 1 : G::plan.pack_a ? MR : G::AK;
-  constexpr i64 B_STEP = G::plan.pack_b ? NV * LANES : G::BK;
+  constexpr i64 B_STEP = G::panels_b ? NV * LANES : G::BK;
   alignas(64) float finished[MR * NV * LANES];
   const int n0 = p * G::WIDTH, k0 = block.k0;
   const i64 depth = i64(k0) * G::TERMS;
-  const Right* lies = block.B + i64(n0) * G::BN + depth * G::BK;
+  const Right* lies = G::plan.kept_b ? block.B + p * G::KEPT_PANEL + i64(k0) * NV * LANES
+                                     : block.B + i64(n0) * G::BN + depth * G::BK;
   float* packed = block.scratch + G::at_b + (G::one_block ? 0 : p * G::PANEL);
   constexpr Contiguous SIDE = contiguous(G::BK, G::BN);
   if constexpr (G::plan.pack_b)
@@ -595,6 +613,33 @@ INLINE void gemm_turned(const Left* A, const Right* B, float* scratch, int t, in
   }
 }
 
+// ---------------------------------------------------------------------------------------- kept B
+
+// All panels of B, as `outer_panel` reads them; nothing if the plan reads B where it lies.
+template <class G, int COUNT, class Right>
+INLINE void pack_kept_panel(const Right* B, float* to, int p) {
+  constexpr Contiguous SIDE = contiguous(G::BK, G::BN);
+  constexpr int WIDTH = round_lanes(COUNT);
+  B += i64(p) * G::WIDTH * G::BN;
+  to += p * G::KEPT_PANEL;
+  if constexpr (G::plan.pairs) pack_pairs<SIDE>(B, G::BK, G::BN, to, G::K, WIDTH, COUNT);
+  else pack_panel<SIDE>(B, G::BK, G::BN, to, G::K, WIDTH, COUNT);
+}
+
+template <class G, class Right>
+INLINE void gemm_pack(const Right* B, float* to, int t, int T) {
+  if constexpr (G::plan.kept_b) {
+    constexpr int FULL = G::N / G::WIDTH, LEFT = G::N % G::WIDTH;
+    const int end = int(share(G::PANELS, t + 1, T));
+    for (int p = int(share(G::PANELS, t, T)); p < end; p++) {
+      if constexpr (FULL > 0)
+        if (p < FULL) pack_kept_panel<G, G::WIDTH>(B, to, p);
+      if constexpr (LEFT != 0)
+        if (p == FULL) pack_kept_panel<G, LEFT>(B, to, p);
+    }
+  }
+}
+
 // ------------------------------------------------------------------------------------ entry points
 
 template <class G, class Left, class Right, class EP>
@@ -617,6 +662,13 @@ INLINE void gemm(const Left* A, const Right* B, float* scratch, int t, int T, EP
   } else {
     gemm_rows<G>(A, B, scratch, t, T, ep, ahead);
   }
+}
+
+// The same with a B that `gemm_pack` has packed, if the plan wants it so.
+template <class G, class Left, class Right, class EP>
+INLINE void gemm_kept(const Left* A, const Right* B, const float* packed, float* scratch, int t,
+                      int T, EP ep, Ahead ahead = {}) {
+  gemm_rows<G>(A, either<G::plan.kept_b>(packed, B), scratch, t, T, ep, ahead);
 }
 
 // BATCH products whose operands lie ABATCH and BBATCH floats apart; ep(batch, m, n0, count, row).

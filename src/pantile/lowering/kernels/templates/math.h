@@ -76,9 +76,9 @@ INLINE float f_exp_tail(float r) {
   return p * r + 5.00000012e-1f;
 }
 
-INLINE float f_exp(float x) {
-  float y = x < -104.f ? -104.f : x;  // beyond, the result is 0
-  y = y > 89.f ? 89.f : y;            // beyond, it is infinite
+// Of x up to 89.
+INLINE float f_exp_below(float x) {
+  const float y = x < -104.f ? -104.f : x;  // beyond, the result is 0
   const float n = f_round(y * LOG2_E), r = f_rest_of_exp(y, n);
   const float p = f_exp_tail(r) * r * r + r + 1.f;
   // 2^n in two factors: neither leaves the normal range, and only the last product is rounded.
@@ -86,9 +86,11 @@ INLINE float f_exp(float x) {
   return p * f_two_to(half) * f_two_to(whole - half);
 }
 
-INLINE float f_expm1(float x) {
-  float y = x < -20.f ? -20.f : x;  // beyond, the result is -1
-  y = y > 89.f ? 89.f : y;
+INLINE float f_exp(float x) { return f_exp_below(x > 89.f ? 89.f : x); }  // beyond: infinite
+
+// Of x from -20.
+INLINE float f_expm1_above(float x) {
+  const float y = x > 89.f ? 89.f : x;
   const float n = f_round(y * LOG2_E), r = f_rest_of_exp(y, n);
   const float p = f_exp_tail(r) * r * r + r;
   const float half = f_two_to((i32)n - 1);  // 2^128 is no float, 2^127 is
@@ -96,14 +98,16 @@ INLINE float f_expm1(float x) {
   return n == 0.f ? p : result;
 }
 
+INLINE float f_expm1(float x) { return f_expm1_above(x < -20.f ? -20.f : x); }  // beyond: -1
+
 INLINE float f_sigmoid(float x) {
-  const float e = f_exp(-f_abs(x));
+  const float e = f_exp_below(-f_abs(x));
   const float above = x < 0 ? e : 1.f;
   return above / (1.f + e);
 }
 
 INLINE float f_tanh(float x) {
-  const float e = f_expm1(2.f * f_abs(x));
+  const float e = f_expm1_above(2.f * f_abs(x));
   const float share = 1.f / (e + 2.f);  // one division for both: e / (e + 2) and 1 - 2 / (e + 2)
   const float result = e < 2.f ? e * share : 1.f - 2.f * share;  // also where e is infinite
   return f_copysign(result, x);

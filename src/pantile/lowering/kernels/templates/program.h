@@ -39,6 +39,15 @@ INLINE char* big_memory(u64 bytes) {
   return (char*)memory;
 }
 
+// What the caller says about the constant inputs of the next run.
+enum Keep { CHANGED, UNCHANGED, SURELY_UNCHANGED };
+
+// An input that the setup reads, and the bytes from its first to its last element.
+struct Constant {
+  int input;
+  u64 bytes;
+};
+
 struct Output {
   i64 dims;
   i64 sizes[8], strides[8];

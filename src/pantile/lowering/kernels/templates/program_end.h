@@ -1,4 +1,58 @@
-static void run_team(void* given, int t, int T) { run_kernels((Context*)given, t, T); }
+static void run_team(void* given, int t, int T) {
+  Context* context = (Context*)given;
+  if (context->skips_setup || run_setup(context, t, T)) run_kernels(context, t, T);
+}
+
+// Adds the words of a line to sums. Two multiplications, so that no change of all words at once, such
+// as another sign, cancels out; one sum for each word of a line, so that none waits for another.
+constexpr int LINE = 16;
+INLINE void add_line(u32* sums, const void* from, u32 place) {
+  u32 words[LINE];
+  memcpy(words, from, sizeof words);
+  LANEWISE for (int i = 0; i < LINE; i++) {
+    u32 word = (words[i] ^ place) * 0x9e3779b1u;
+    word ^= word >> 15;
+    sums[i] += word * 0x85ebca77u;
+  }
+}
+
+// Some lines of each constant, spread over it unevenly, so that they are not all of one column: a
+// caller who says that nothing has changed may not have seen somebody write to the memory.
+static u64 sample_constants(const Context* context) {
+  constexpr u64 MOST = 64;
+  u64 whole = 0;
+  for (int i = 0; i < CONSTANTS; i++) {
+    const char* data = (const char*)context->inputs[constants[i].input];
+    const u64 lines = constants[i].bytes / (4 * LINE), rest = constants[i].bytes % (4 * LINE);
+    const u64 count = lines < MOST ? lines : MOST, apart = lines < MOST ? 1 : lines / MOST;
+    u32 sums[LINE] = {};
+    for (u64 j = 0; j < count; j++) {
+      const u64 line = j * apart + (u64(u32(j * 0x9e3779b1u)) * apart >> 32);
+      add_line(sums, data + line * 4 * LINE, u32(line) * 0x27d4eb2fu);
+    }
+    char last[4 * LINE] = {};
+    memcpy(last, data + lines * 4 * LINE, rest);
+    add_line(sums, last, ~0u);
+    u64 own = (u64)data;
+    for (int k = 0; k < LINE; k++) own = (own ^ sums[k]) * 0x9e3779b97f4a7c15ull;
+    whole = (whole ^ own) * 0xbf58476d1ce4e5b9ull;
+    whole ^= whole >> 29;
+  }
+  return whole;
+}
+
+// Decides whether this run needs the setup; what the caller said holds for one run.
+static void choose_setup(Context* context) {
+  const Keep keep = context->is_set_up ? context->keep : CHANGED;
+  context->keep = CHANGED;
+  if (SETUP_KERNELS == 0 || keep == SURELY_UNCHANGED) {
+    context->skips_setup = true;
+    return;
+  }
+  const u64 sample = sample_constants(context);
+  context->skips_setup = keep == UNCHANGED && sample == context->sample;
+  context->sample = sample;
+}
 
 static int make_outputs(Context* context) {
   for (int i = 0; i < OUTPUTS; i++) {
@@ -37,6 +91,7 @@ void pantile_destroy(void* given) {
   }
   for (int t = 0; t < context->threads; t++) free(context->scratch[t]);
   free(context->arena);
+  free(context->kept);
   free(context);
 }
 
@@ -45,7 +100,8 @@ void* pantile_create(void) {
   if (posix_memalign(&memory, 64, sizeof(Context)) != 0) return nullptr;
   Context* context = (Context*)memset(memory, 0, sizeof(Context));
   context->arena = big_memory(ARENA);
-  if (context->arena == nullptr || make_outputs(context) || !has_scratch(context, 1)) {
+  context->kept = big_memory(KEPT);
+  if (context->arena == nullptr || context->kept == nullptr || make_outputs(context) || !has_scratch(context, 1)) {
     pantile_destroy(context);
     return nullptr;
   }
@@ -66,9 +122,11 @@ int pantile_run(void* given, void** tensors, void** handles) {
     context->error = "there is no memory for the threads";
     return 1;
   }
+  choose_setup(context);
+  context->is_set_up = false;
   POISON_ARENA(context);
   if (T == 1) {
-    run_kernels(context, 0, 1);
+    run_team(context, 0, 1);
   } else {
     if (context->team_size != T) {
       team_stop(&context->team);
@@ -81,6 +139,8 @@ int pantile_run(void* given, void** tensors, void** handles) {
     context->error = "index out of bounds";
     return 1;
   }
+  context->is_set_up = true;
+  context->setups += !context->skips_setup;
   for (int i = 0; i < OUTPUTS; i++) handles[i] = context->handles[i];
   return 0;
 }
@@ -89,6 +149,16 @@ const char* pantile_error(void* given) {
   const char* error = ((Context*)given)->error;
   return error == nullptr ? "" : error;
 }
+
+// The constant inputs of the next run are as they were in the run before: what was made of them is
+// used again. Unless the caller is sure, a sample of their numbers is compared.
+void pantile_keep(void* given, int is_sure) {
+  ((Context*)given)->keep = is_sure ? SURELY_UNCHANGED : UNCHANGED;
+}
+
+// How often the setup ran, and of how many kernels it is.
+i64 pantile_setups(void* given) { return ((Context*)given)->setups; }
+i64 pantile_setup_kernels(void) { return SETUP_KERNELS; }
 
 // How many kernels ran since the program was loaded: a check on the compiler.
 i64 pantile_kernels_run(void* given) { return ((Context*)given)->ran; }

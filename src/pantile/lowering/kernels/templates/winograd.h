@@ -1,0 +1,267 @@
+// Convolutions of 3 x 3 taps and stride one with 16 multiplications for 4 pixels instead of 36
+// (Winograd; Lavin and Gray, 2015).
+//
+//   for a block of tiles of 2 x 2 pixels of the result
+//     source   4 x 4 pixels of each   ─ transformed ─►   inputs  [16][tile][K]
+//     for a panel of NR channels
+//       products[16][tile][NR]  =  inputs[16][tile][K]  *  weights [panel][16][K][NR]
+//       products ─ transformed ─► 2 x 2 pixels of each tile, for the epilogue
+//
+// The transformations only add and subtract (those of the weight also halve), so nothing is lost
+// beyond what a sum in another order loses. Threads share blocks and panels; no sum depends on them.
+
+#pragma once
+
+// Floats of inputs that stay in the second cache, and of the weight beyond which a block must have
+// more tiles, since all of the weight comes from afar for each.
+constexpr i64 WINOGRAD_INPUTS = 48 * 1024, WINOGRAD_NEAR = 128 * 1024;
+constexpr int WINOGRAD_TILES = 64;
+constexpr int WINOGRAD_LONGEST = 64;  // additions in a row: a longer chain would lose digits
+
+// Results of OH x OW pixels with M channels, from a source of H x W pixels with K channels.
+template <int N_, int K_, int H_, int W_, int M_, int OH_, int OW_, int PH_, int PW_, i64 XN_,
+          i64 XH_, i64 XW_>
+struct Winograd {
+  static constexpr int N = N_, K = K_, H = H_, W = W_, M = M_, OH = OH_, OW = OW_;
+  static constexpr int PH = PH_, PW = PW_;
+  static constexpr i64 XN = XN_, XH = XH_, XW = XW_;
+  static constexpr int DOWN = conv_ceil(OH, 2), ACROSS = conv_ceil(OW, 2), TILES = N * DOWN * ACROSS;
+  static constexpr int NV = conv_vectors(M), NR = NV * LANES, PANELS = conv_ceil(M, NR);
+  static constexpr int LAST = M - (PANELS - 1) * NR;
+  static constexpr int FEW = (i64)16 * K * M > WINOGRAD_NEAR ? WINOGRAD_TILES : 1;
+  static constexpr int FITTING = conv_max(FEW, (int)(WINOGRAD_INPUTS / (16 * K)));
+  static constexpr int BLOCKS = conv_ceil(TILES, FITTING), BLOCK = conv_ceil(TILES, BLOCKS);
+  static constexpr int STRIPS = conv_ceil(BLOCK, conv_pixels(NV)), MR = conv_ceil(BLOCK, STRIPS);
+  static constexpr int ROWS = STRIPS * MR, STEP = K + LANES;  // no multiples of a page
+  static constexpr i64 INPUT = (i64)ROWS * STEP + LANES;
+  static constexpr i64 PRODUCT = (i64)ROWS * NR + LANES;
+  static constexpr i64 packed = (i64)PANELS * 16 * K * NR, scratch = 16 * (INPUT + PRODUCT);
+};
+
+template <class C>
+using WinogradForward = Winograd<C::N, C::IC, C::H, C::W, C::OC, C::OH, C::OW, C::PH, C::PW, C::XN,
+                                 C::XH, C::XW>;
+template <class C>
+using WinogradInput = Winograd<C::N, C::OC, C::OH, C::OW, C::IC, C::H, C::W, 2 - C::PH, 2 - C::PW,
+                               C::YN, C::YH, C::YW>;
+
+// ---- Transformations ----------------------------------------------------------------------------
+
+// Rows, then columns, of a square of 4 x 4.
+INLINE void winograd_source(vec (&d)[4][4]) {
+  UNROLLED for (int i = 0; i < 4; i++) {
+    const vec a = d[0][i], b = d[1][i], c = d[2][i], e = d[3][i];
+    d[0][i] = a - c, d[1][i] = b + c, d[2][i] = c - b, d[3][i] = b - e;
+  }
+  UNROLLED for (int i = 0; i < 4; i++) {
+    const vec a = d[i][0], b = d[i][1], c = d[i][2], e = d[i][3];
+    d[i][0] = a - c, d[i][1] = b + c, d[i][2] = c - b, d[i][3] = b - e;
+  }
+}
+
+// Where a tile is: image, and the first of its pixels in the result.
+struct WinogradPlace {
+  int n, h, w;
+};
+template <class S> INLINE WinogradPlace winograd_place(int tile) {
+  return {tile / (S::DOWN * S::ACROSS), tile / S::ACROSS % S::DOWN * 2, tile % S::ACROSS * 2};
+}
+
+// The part of a 4 x 4 square that lies in the source: rows [top, bottom), columns [left, right).
+struct WinogradPart {
+  int top, bottom, left, right;
+  bool whole;
+};
+
+// The square of the source under a tile: its first pixel, which may lie outside, and what is there.
+struct WinogradSquare {
+  i64 from;
+  WinogradPart part;
+};
+template <class S> INLINE WinogradSquare winograd_square(int tile) {
+  const WinogradPlace at = winograd_place<S>(tile);
+  const int h = at.h - S::PH, w = at.w - S::PW;
+  const bool whole = h >= 0 && w >= 0 && h + 4 <= S::H && w + 4 <= S::W;
+  return {at.n * S::XN + h * S::XH + w * S::XW,
+          {conv_max(0, -h), conv_min(4, S::H - h), conv_max(0, -w), conv_min(4, S::W - w), whole}};
+}
+
+template <bool WHOLE>
+INLINE void winograd_load(const float* from, i64 XH, i64 XW, WinogradPart in, vec (&d)[4][4]) {
+  UNROLLED for (int i = 0; i < 4; i++)
+    UNROLLED for (int j = 0; j < 4; j++) {
+      const bool there = i >= in.top && i < in.bottom && j >= in.left && j < in.right;
+      d[i][j] = WHOLE || there ? load(from + i * XH + j * XW) : vec{};
+    }
+}
+
+// All channels of one tile.
+template <bool WHOLE>
+APART_WHOLE void winograd_tile(const float* from, i64 XH, i64 XW, WinogradPart in, int K, float* to,
+                               i64 step) {
+  ROLLED for (int k = 0; k < K; k += LANES) {
+    vec d[4][4];
+    winograd_load<WHOLE>(from + k, XH, XW, in, d);
+    winograd_source(d);
+    UNROLLED for (int i = 0; i < 4; i++)
+      UNROLLED for (int j = 0; j < 4; j++) store(to + (4 * i + j) * step + k, d[i][j]);
+  }
+}
+
+// inputs[16][tile][K] of the tiles [first, first + count).
+template <class S>
+INLINE void winograd_inputs(const float* source, int first, int count, float* inputs) {
+  ROLLED for (int i = 0; i < count; i++) {
+    const WinogradSquare square = winograd_square<S>(first + i);
+    const float* from = source + square.from;
+    float* to = inputs + (i64)i * S::STEP;
+    if (square.part.whole) winograd_tile<true>(from, S::XH, S::XW, square.part, S::K, to, S::INPUT);
+    else winograd_tile<false>(from, S::XH, S::XW, square.part, S::K, to, S::INPUT);
+  }
+}
+
+// The pixels of the tiles [first, first + count), of one panel.
+template <class S, class Ep>
+INLINE void winograd_outputs(const float* products, int first, int count, int panel, Ep ep) {
+  ROLLED for (int i = 0; i < count; i++) {
+    const WinogradPlace at = winograd_place<S>(first + i);
+    alignas(64) float pixels[4][S::NR];
+    ROLLED for (int v = 0; v < S::NV; v++) {
+      const float* from = products + (i64)i * S::NR + v * LANES;
+      vec rows[2][4];
+      UNROLLED for (int j = 0; j < 4; j++) {
+        const vec a = load(from + (0 + j) * S::PRODUCT), b = load(from + (4 + j) * S::PRODUCT);
+        const vec c = load(from + (8 + j) * S::PRODUCT), e = load(from + (12 + j) * S::PRODUCT);
+        rows[0][j] = a + b + c, rows[1][j] = b - c - e;
+      }
+      UNROLLED for (int r = 0; r < 2; r++) {
+        store(pixels[2 * r] + v * LANES, rows[r][0] + rows[r][1] + rows[r][2]);
+        store(pixels[2 * r + 1] + v * LANES, rows[r][1] - rows[r][2] - rows[r][3]);
+      }
+    }
+    ROLLED for (int r = 0; r < conv_min(2, S::OH - at.h); r++)
+      ROLLED for (int c = 0; c < conv_min(2, S::OW - at.w); c++) {
+        const float* row = pixels[2 * r + c];
+        if (S::LAST == S::NR || panel < S::PANELS - 1)
+          ep(at.n, at.h + r, at.w + c, panel * S::NR, S::NR, row);
+        else ep(at.n, at.h + r, at.w + c, panel * S::NR, S::LAST, row);
+      }
+  }
+}
+
+// ---- Weights ------------------------------------------------------------------------------------
+
+// Three taps become four numbers.
+INLINE void winograd_taps(vec a, vec b, vec c, vec (&to)[4]) {
+  const vec ends = 0.5f * (a + c), middle = 0.5f * b;
+  to[0] = a, to[1] = ends + middle, to[2] = ends - middle, to[3] = c;
+}
+
+// 9 vectors, tap by tap `tap` floats apart, become 16, `step` floats apart.
+INLINE void winograd_nine_taps(const float* from, i64 tap, float* to, i64 step) {
+  vec rows[3][4];
+  UNROLLED for (int i = 0; i < 3; i++) {
+    const float* row = from + 3 * i * tap;
+    winograd_taps(load(row), load(row + tap), load(row + 2 * tap), rows[i]);
+  }
+  UNROLLED for (int j = 0; j < 4; j++) {
+    vec column[4];
+    winograd_taps(rows[0][j], rows[1][j], rows[2][j], column);
+    UNROLLED for (int i = 0; i < 4; i++) store(to + (4 * i + j) * step, column[i]);
+  }
+}
+
+// `count` times NR channels: from[count][taps] or from[taps][count], as the strides say.
+APART_WHOLE void winograd_weights(const float* from, i64 tap, i64 next, int count, int NR, float* to,
+                                  i64 step) {
+  ROLLED for (int k = 0; k < count; k++)
+    ROLLED for (int v = 0; v < NR; v += LANES)
+      winograd_nine_taps(from + k * next + v, tap, to + (i64)k * NR + v, step);
+}
+
+constexpr int WINOGRAD_CHUNK = 16;  // channels that are packed at a time
+
+// What both directions do: fill(panel, k, count, buffer) packs some channels of a panel.
+template <class S, class Fill>
+INLINE void winograd_pack(float* packed, i64 tap, i64 next, int t, int T, Fill fill) {
+  constexpr int CHUNKS = conv_ceil(S::K, WINOGRAD_CHUNK);
+  const int end = share(S::PANELS * CHUNKS, t + 1, T);
+  ROLLED for (int at = share(S::PANELS * CHUNKS, t, T); at < end; at++) {
+    alignas(64) float buffer[9 * WINOGRAD_CHUNK * S::NR];
+    const int panel = at / CHUNKS, k = at % CHUNKS * WINOGRAD_CHUNK;
+    const int count = conv_min(WINOGRAD_CHUNK, S::K - k);
+    fill(panel, k, count, buffer);
+    const float* first = tap < 0 ? buffer - 8 * tap : buffer;
+    winograd_weights(first, tap, next, count, S::NR, packed + ((i64)panel * 16 * S::K + k) * S::NR,
+                     (i64)S::K * S::NR);
+  }
+}
+
+template <class C, class Number>
+INLINE void pack_winograd_forward(const Number* weight, float* packed, int t, int T) {
+  using S = WinogradForward<C>;
+  winograd_pack<S>(packed, S::NR, 9 * S::NR, t, T,
+                   [&](int panel, int k, int count, float* buffer) INLINE_CALL {
+                     pack_plain<C>(weight, buffer, panel, k, k + count);
+                   });
+}
+
+// The taps in reverse order: the gradient turns the weight by half a circle.
+template <class C, class Number>
+INLINE void pack_winograd_input(const Number* weight, float* packed, int t, int T) {
+  using S = WinogradInput<C>;
+  winograd_pack<S>(packed, -(i64)WINOGRAD_CHUNK * S::NR, S::NR, t, T,
+                   [&](int panel, int k, int count, float* buffer) INLINE_CALL {
+                     const int ic = panel * S::NR;
+                     pack_input_chunk<9, S::NR>(weight + ((i64)k * C::IC + ic) * 9, buffer, count,
+                                                conv_min(S::NR, C::IC - ic), C::IC,
+                                                WINOGRAD_CHUNK);
+                   });
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+// MR rows of inputs, STEP floats apart, times a panel: K numbers of each.
+template <int MR, int NV, int STEP>
+APART_WHOLE void winograd_products(const float* inputs, const float* panel, int K, float* to) {
+  ROLLED for (int k = 0; k < K;) {
+    const int end = conv_min(K, k + WINOGRAD_LONGEST);
+    const bool fresh = k == 0;
+    vec sums[MR][NV];
+    UNROLLED for (int i = 0; i < MR; i++)
+      UNROLLED for (int v = 0; v < NV; v++) sums[i][v] = vec{};
+    ROLLED for (; k < end; k++, panel += NV * LANES) {
+      vec weights[NV];
+      UNROLLED for (int v = 0; v < NV; v++) weights[v] = load(panel + v * LANES);
+      UNROLLED for (int i = 0; i < MR; i++) {
+        const vec input = spread(inputs[i * STEP + k]);
+        UNROLLED for (int v = 0; v < NV; v++) sums[i][v] += input * weights[v];
+      }
+    }
+    UNROLLED for (int i = 0; i < MR; i++)
+      UNROLLED for (int v = 0; v < NV; v++) {
+        float* all = to + (i * NV + v) * LANES;
+        store(all, fresh ? sums[i][v] : load(all) + sums[i][v]);
+      }
+  }
+}
+
+template <class S, class Ep>
+INLINE void winograd(const float* source, const float* packed, float* scratch, int t, int T, Ep ep) {
+  float *inputs = scratch, *products = scratch + 16 * S::INPUT;
+  int known = -1;
+  const int end = share(S::BLOCKS * S::PANELS, t + 1, T);
+  ROLLED for (int at = share(S::BLOCKS * S::PANELS, t, T); at < end; at++) {
+    const int block = at / S::PANELS, panel = at % S::PANELS, first = block * S::BLOCK;
+    const int count = conv_min(S::BLOCK, S::TILES - first);
+    if (block != known) winograd_inputs<S>(source, first, count, inputs);
+    known = block;
+    const float* weights = packed + (i64)panel * 16 * S::K * S::NR;
+    ROLLED for (int x = 0; x < 16; x++, weights += (i64)S::K * S::NR)
+      ROLLED for (int row = 0; row < count; row += S::MR)  // the last may go beyond the tiles
+        winograd_products<S::MR, S::NV, S::STEP>(inputs + x * S::INPUT + (i64)row * S::STEP,
+                                                 weights, S::K,
+                                                 products + x * S::PRODUCT + (i64)row * S::NR);
+    winograd_outputs<S>(products, first, count, panel, ep);
+  }
+}
