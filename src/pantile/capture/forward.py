@@ -9,10 +9,9 @@ reference engine must call the very kernels that eager calls. See docs/internals
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from pantile.capture.rebound import Attributes, check_constants, settle_state
 from pantile.capture.recorder import CaptureRecorder
 from pantile.capture.redirect import redirected
 from pantile.capture.rewrite import functional_program, safe_decompositions
+from pantile.capture.saved_buffers import OVERWRITTEN, keep_old_values
 from pantile.capture.scopes import module_scopes
 from pantile.capture.source import traces_of_users
 from pantile.capture.watch import Watch
@@ -41,10 +41,7 @@ from pantile.ops.context import recording
 from pantile.program.program import Program
 from pantile.program.spec import Input, InputKind, Output, OutputKind, TensorSpec
 from pantile.program.structure import Structure, flatten, leaf_names, unflatten
-
-# Capture patches nothing visible to other threads, but torch's tracing state is easier to trust
-# one capture at a time, and capture is bound by the interpreter lock anyway.
-CAPTURE_LOCK = threading.RLock()
+from pantile.program.tracing import TRACER_LOCK
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +76,7 @@ class Request:
     loss_scaling: bool = False
     module_names: bool = True
     constants: Mapping[str, Any] = field(default_factory=dict)
+    keeps_buffers: bool = False  # old values of buffers, for gradients that need them
 
     @property
     def given(self) -> dict[str, Any]:
@@ -157,6 +155,7 @@ class _Trace:
             redirected(watch),
             watch,
             torch.set_grad_enabled(request.training or request.strict),
+            self._saving(state),
         ):
             attributes = Attributes(request.module)
             constants = HostConstants(attributes, moved=watch.moved if request.strict else None)
@@ -175,6 +174,11 @@ class _Trace:
             return returned
         with torch.enable_grad():
             return returned + self._gradients(watch, returned, state, flat)
+
+    def _saving(self, state: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
+        if not self.request.keeps_buffers:
+            return nullcontext()
+        return keep_old_values(fake for fake in state if not fake.requires_grad)
 
     def _collect(self, result: Any) -> list[torch.Tensor]:
         """Note how the outputs are nested; return the ones the graph computes."""
@@ -239,9 +243,22 @@ class _Trace:
 
 
 def capture(request: Request) -> Captured:
-    """Record one micro-batch: `gradients` when training, else `inference`."""
+    """Record one micro-batch: `gradients` when training, else `inference`.
+
+    A strict training that fails because a value was overwritten is recorded once more, with the old
+    values of buffers: copies that few models need.
+    """
     check_overlap(request.state)
-    with CAPTURE_LOCK:
+    try:
+        return _capture(request)
+    except RuntimeError as error:
+        if not (request.strict and request.training and OVERWRITTEN in str(error)):
+            raise
+    return _capture(replace(request, keeps_buffers=True))
+
+
+def _capture(request: Request) -> Captured:
+    with TRACER_LOCK:
         trace = _Trace(request)
         inputs = trace.inputs()
         with explained(request.given), own_metadata(), fx_traceback.preserve_node_meta():

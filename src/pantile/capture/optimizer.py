@@ -21,7 +21,6 @@ import torch
 from torch import fx
 
 from pantile.capture.fake import fake_like
-from pantile.capture.forward import CAPTURE_LOCK
 from pantile.capture.hyper import Hyper, UpdateProgram, UpdateRequest, state_name, structure_of
 from pantile.capture.rewrite import as_program
 from pantile.capture.scalar import Scalar
@@ -40,12 +39,13 @@ from pantile.program.spec import (
     ScalarSpec,
     TensorSpec,
 )
+from pantile.program.tracing import TRACER_LOCK
 
 
 def capture_update(request: UpdateRequest) -> UpdateProgram:
     """Record `optimizer.step()` for the optimizer as it is now."""
     check_static(request.optimizer)
-    with CAPTURE_LOCK:
+    with TRACER_LOCK:
         return _UpdateTrace(request).run()
 
 

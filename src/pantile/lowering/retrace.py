@@ -13,6 +13,7 @@ from torch import fx
 
 from pantile.errors import Error, ProgramError
 from pantile.program.program import Program
+from pantile.program.tracing import TRACER_LOCK
 
 aten = torch.ops.aten
 
@@ -38,7 +39,7 @@ def retraced(
             fix="nothing: it runs on the reference engine",
         )
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.no_grad(), mode:
+    with TRACER_LOCK, torch.no_grad(), mode:
         examples = [_empty_like(node) for node in program.placeholders]
         replay = _Replay(fx.GraphModule(dict(program.constants), program.graph))
         traced = make_fx(replay.run, decomposition_table=dict(table), tracing_mode="real")(

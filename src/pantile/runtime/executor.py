@@ -24,6 +24,7 @@ from pantile.enums import ConnectionType, OutputMode
 from pantile.errors import Error, StateError
 from pantile.logging import logger
 from pantile.options import Options
+from pantile.program.tracing import TRACER_LOCK
 from pantile.runtime import instrument, observe, ownership
 from pantile.runtime.anchors import Anchors
 from pantile.runtime.compile import Compiler
@@ -231,9 +232,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
 
         While another executor captures the same model, on another thread, it holds fake ones.
         """
-        from pantile.capture.forward import CAPTURE_LOCK
-
-        with CAPTURE_LOCK:
+        with TRACER_LOCK:
             if not weights.refresh():
                 self._forget_programs()
 
@@ -268,13 +267,10 @@ class PoplarExecutor(Engines, Exports, Introspection):
         return self._compiled[-1], bound
 
     def _compile(self, bound: Bound, variant: Variant) -> Compiled:
-        # Tracing needs half a second of imports (sympy): at the first compilation, not before.
-        from pantile.capture.forward import CAPTURE_LOCK
-
         claim_device(self, self._options)
         self._pull_from_others()
         model = self._user_model
-        with CAPTURE_LOCK, instrument.suspended(model), instrument.uninstrumented(model):
+        with TRACER_LOCK, instrument.suspended(model), instrument.uninstrumented(model):
             weights = self._weights or self._new_weights()
             fed = self._machine.reader.prepare(bound.names, bound.tensors)
             example = self._machine.reader.micro_batch(fed, 0, 0, 0)
@@ -412,6 +408,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         assert self._weights is not None
         with instrument.suspended(self._user_model):
             self._weights.upload(names)
+        self._hot = None  # all programs are bound anew, and make what they keep of the weights
 
     def _pull_from_others(self) -> None:
         """Let the host have what other executors trained before this one reads it."""

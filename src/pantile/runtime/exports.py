@@ -15,6 +15,7 @@ from torch import nn
 
 from pantile.errors import StateError
 from pantile.options import Options
+from pantile.program.tracing import TRACER_LOCK
 from pantile.runtime import instrument
 from pantile.runtime.export.calls import Call, calls_data, calls_from
 from pantile.runtime.export.encode import Writer
@@ -72,10 +73,8 @@ class Exports:
             executor._bring_back()
             executor._pull_from_others()
             # Until the memory of the tensors is copied nobody may train or capture.
-            from pantile.capture.forward import CAPTURE_LOCK
-
             model = executor._user_model
-            with CAPTURE_LOCK, instrument.suspended(model), instrument.uninstrumented(model):
+            with TRACER_LOCK, instrument.suspended(model), instrument.uninstrumented(model):
                 _write(executor, path, export_model=export_model, rng=save_rng_state)
 
     def compileAndExport(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -25,12 +24,10 @@ from pantile.lowering.inductor.host import host_program
 from pantile.lowering.inductor.kernels import catch_in_loops
 from pantile.lowering.retrace import inductor_table, no_code, retraced
 from pantile.program.program import Program
+from pantile.program.tracing import TRACER_LOCK
 from pantile.store.location import default_folder
 
 aten = torch.ops.aten
-
-# Inductor and the function we exchange are of the whole process.
-_inductor_lock = threading.RLock()
 
 # ATen's kernels are several times faster than what Inductor writes for the first two. For the last
 # it writes a call without the workspace that the backward needs.
@@ -81,7 +78,8 @@ class Sources:
 def generate(program: Program, settings: Settings) -> Sources:
     """The C++ of a Program whose inputs are all tensors; ProgramError if there is none."""
     _keep_caches_home()
-    with _inductor_lock, warnings.catch_warnings(), _quiet_inductor():
+    # Inductor traces too, and the functions we exchange in it are of the whole process.
+    with TRACER_LOCK, warnings.catch_warnings(), _quiet_inductor():
         warnings.simplefilter("ignore")
         try:
             return _generate(program, settings)
