@@ -61,7 +61,7 @@ def _one_hot(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
         raise CaptureError(
-            "OneHot num classes must be specified and must be constant",
+            "OneHot num classes must be specified and must be constant.",
             fix="pass num_classes: the size of the result depends on the data without it",
         )
 

@@ -58,7 +58,7 @@ def sample(seconds: float) -> list[dict[str, Any]]:
         rows.append(
             {
                 **asdict(item.entry),
-                "ipus": list(range(item.entry.ipus_per_replica * item.entry.replicas)),
+                "ipus": list(item.entry.ipus),
                 "calls": item.calls,
                 "calls_per_second": rate,
                 "samples_per_second": rate * item.entry.samples_per_call,
@@ -125,7 +125,7 @@ def _cards(ipus: int) -> list[str]:
 
 
 def _ipus(rows: Sequence[dict[str, Any]]) -> int:
-    return max([DEVICES, *(len(row["ipus"]) for row in rows)])
+    return max([DEVICES, *(1 + max(row["ipus"], default=-1) for row in rows)])
 
 
 def _box(text: str) -> list[str]:

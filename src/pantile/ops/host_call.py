@@ -104,7 +104,9 @@ def host_call(function: Callable[..., Any], name: str, inputs: Sequence[torch.Te
     structure, results = _try_on_zeros(function, name, inputs)
     handle = next(_handles)
     _calls[handle] = _Call(function, name, results)
-    outputs = torch.ops.pantile.host_call([t.detach() for t in inputs], handle)
+    # A strict program that calls the host trains nothing: there its results are no leaves either.
+    given = list(inputs) if strict_mode() else [t.detach() for t in inputs]
+    outputs = torch.ops.pantile.host_call(given, handle)
     return outputs[0] if structure is torch.Tensor else structure(outputs)
 
 

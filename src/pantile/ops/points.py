@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pantile.errors import OperandError
+from pantile.errors import OperandError, OperandValueError
 from pantile.ops.operands import require_tensor
 
 
@@ -89,7 +89,8 @@ def nearest(
 ) -> torch.Tensor:
     """For each point of `x` [n, dims], the index of the nearest point of `y` [m, dims].
 
-    With batches (sorted, one number a point), only points of the same batch are compared.
+    With batches (sorted, one number a point), only points of the same batch are compared. If only
+    one is given, the points of the other are all of batch 0.
     """
     x = _points("x", x)
     y = _points("y", y)
@@ -98,16 +99,12 @@ def nearest(
             f"nearest: points of x have {x.shape[1]} coordinates, those of y have {y.shape[1]}",
             fix="pass points of the same space",
         )
-    if (batch_x is None) != (batch_y is None):
-        missing = "batch_x" if batch_x is None else "batch_y"
-        raise OperandError(
-            f"nearest: {missing} is missing", fix="pass both batch_x and batch_y, or neither"
-        )
     distance = (x.unsqueeze(1) - y.unsqueeze(0)).square().sum(dim=2)
-    if batch_x is not None:
+    if batch_x is not None or batch_y is not None:
         own = _batch("batch_x", batch_x, x.shape[0])
         other = _batch("batch_y", batch_y, y.shape[0])
-        distance = distance.masked_fill(own.unsqueeze(1) != other.unsqueeze(0), math.inf)
+        _check_partners(own, other)
+        distance = distance.masked_fill(_apart(own, other), math.inf)
     return distance.argmin(dim=1)
 
 
@@ -116,17 +113,39 @@ def _points(name: str, value: Any) -> torch.Tensor:
     return tensor.reshape(-1, 1) if tensor.dim() == 1 else tensor.reshape(tensor.shape[0], -1)
 
 
-def _batch(name: str, value: Any, count: int) -> torch.Tensor:
+Numbers = torch.Tensor | list[int]  # of batches; of a list, the values are known when compiling
+
+
+def _batch(name: str, value: Any, count: int) -> Numbers:
+    if value is None:
+        return [0] * count
     is_list = isinstance(value, (list, tuple)) and all(type(item) is int for item in value)
     if not isinstance(value, torch.Tensor) and not is_list:
-        raise OperandError(
+        raise OperandValueError(
             f"nearest: argument {name} must be a tensor or a list of ints, not {value!r}",
             fix=f"pass the batch of each of the {count} points",
         )
-    batch = torch.as_tensor(value)
-    if tuple(batch.shape) != (count,):
-        raise OperandError(
-            f"nearest: {name} has shape {list(batch.shape)}, there are {count} points",
+    shape = list(value.shape) if isinstance(value, torch.Tensor) else [len(value)]
+    if shape != [count]:
+        raise OperandValueError(
+            f"nearest: {name} has shape {shape}, there are {count} points",
             fix=f"pass the batch of each of the {count} points",
         )
-    return batch
+    if is_list and list(value) != sorted(value):
+        raise OperandValueError(f"nearest: {name}={value} is not sorted", fix="sort the points")
+    return value if isinstance(value, torch.Tensor) else list(value)
+
+
+def _check_partners(own: Numbers, other: Numbers) -> None:
+    """Raise for a batch of `x` that has no point in `y`, if the numbers are known."""
+    if isinstance(own, list) and isinstance(other, list):
+        alone = sorted(set(own) - set(other))
+        if alone:
+            raise OperandValueError(
+                f"nearest: y has no point of the batches {alone} of x",
+                fix="leave those points of x out",
+            )
+
+
+def _apart(own: Numbers, other: Numbers) -> torch.Tensor:
+    return torch.as_tensor(own).unsqueeze(1) != torch.as_tensor(other).unsqueeze(0)

@@ -23,7 +23,7 @@ def initial_state(
 ) -> dict[str, torch.Tensor]:
     """The state of one parameter of a group; `weight` is what the device holds of it."""
     rule = rule_name(optimizer)
-    names = _names(rule, group)
+    names = _names(optimizer, group)
     state = {} if rule == "SGD" or not names else {"step": step_counter()}
     for name in names:
         requested = None
@@ -50,11 +50,16 @@ def complete_state(
                     state.setdefault(name, value)
 
 
-def _names(rule: str, group: Mapping[str, Any]) -> tuple[str, ...]:
-    moving = bool(group.get("momentum", 0.0))
+def _names(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[str, ...]:
+    rule, moving = rule_name(optimizer), bool(group.get("momentum", 0.0))
     if rule == "SGD":
-        return ("momentum_buffer",) if moving else ()
+        return ("momentum_buffer",) if moving or _may_move(optimizer) else ()
     if rule == "RMSprop":
         averages = {"square_avg": True, "momentum_buffer": moving, "grad_avg": group["centered"]}
         return tuple(name for name, needed in averages.items() if needed)
     return _ADAM if rule in ("Adam", "AdamW", "LAMB") else ()
+
+
+def _may_move(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a momentum of zero may change later: then a device has velocities from the start."""
+    return isinstance(optimizer, Optimizer) and not optimizer.variable_attrs.isConstant("momentum")

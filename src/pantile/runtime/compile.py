@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -217,11 +218,19 @@ def _written_state(captured: Captured) -> list[str]:
 def _check_zero_sized(program: Program) -> None:
     for node in program.graph.nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.numel() == 0:
+        if isinstance(value, torch.Tensor) and value.numel() == 0 and not _is_workspace(node):
             raise CaptureError(
                 f"Zero-sized tensors are unsupported (Got shape {list(value.shape)}): {node.name}",
                 fix="avoid empty tensors, or leave strict mode",
             )
+
+
+def _is_workspace(node: torch.fx.Node) -> bool:
+    """Whether it is what an LSTM keeps for its gradient, whose size nobody knows before it runs."""
+    source = node.args[0] if node.target is operator.getitem else None
+    lstm = torch.ops.aten.mkldnn_rnn_layer.default
+    place = node.args[1:2]
+    return isinstance(source, torch.fx.Node) and source.target is lstm and place == (3,)
 
 
 def _warn_of_host_outputs(captured: Captured) -> None:

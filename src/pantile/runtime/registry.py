@@ -1,6 +1,6 @@
 """The executors that run now, for `pantile monitor`: small files that live as long as they do.
 
-    <runtime dir>/<pid>-<n>.json    who: command, kind, IPUs, modelled memory; written once
+    <runtime dir>/<pid>-<n>.json    who: command, kind, the IPUs it has; written once
     <runtime dir>/<pid>-<n>.pulse   calls so far, a 64-bit number in shared memory
 
 A call adds one to the pulse and nothing else. Files of dead processes are removed by whoever looks.
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pantile.logging import logger
+from pantile.store.lock import exclusive
 
 if TYPE_CHECKING:
     from pantile.runtime.compiled import Compiled
@@ -48,6 +49,7 @@ class Entry:
     ipus_per_replica: int
     replicas: int
     samples_per_call: int
+    ipus: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,24 @@ def _register(executor: PoplarExecutor, program: Compiled) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user")
+    # Two processes that start at once must not take the same IPUs.
+    with exclusive(folder / "ipus.lock", wait_seconds=2, notice_after=2, notice=logger.debug):
+        entry = _entry(executor, program)
+        stem = folder / f"{entry.pid}-{next(_numbers)}"
+        pulse = stem.with_suffix(".pulse")
+        with open(pulse, "xb+") as file:
+            file.write(bytes(_PULSE_BYTES))
+            file.flush()
+            shared = mmap.mmap(file.fileno(), _PULSE_BYTES)
+        stem.with_suffix(".json").write_text(json.dumps(asdict(entry)), encoding="utf-8")
+    executor._times.pulse = memoryview(shared).cast("Q")
+    weakref.finalize(executor, _remove, stem, os.getpid())
+
+
+def _entry(executor: PoplarExecutor, program: Compiled) -> Entry:
     options = executor._options
-    entry = Entry(
+    wanted = program.placement.ipus_per_replica * options.replication_factor
+    return Entry(
         os.getpid(),
         _start_of(os.getpid()),
         time.time(),
@@ -99,16 +117,17 @@ def _register(executor: PoplarExecutor, program: Compiled) -> None:
         program.placement.ipus_per_replica,
         options.replication_factor,
         _rows(executor, program),
+        _free_ipus(wanted, options.ipu_id if options.exists("ipu_id") else None),
     )
-    stem = folder / f"{entry.pid}-{next(_numbers)}"
-    pulse = stem.with_suffix(".pulse")
-    with open(pulse, "xb+") as file:
-        file.write(bytes(_PULSE_BYTES))
-        file.flush()
-        shared = mmap.mmap(file.fileno(), _PULSE_BYTES)
-    stem.with_suffix(".json").write_text(json.dumps(asdict(entry)), encoding="utf-8")
-    executor._times.pulse = memoryview(shared).cast("Q")
-    weakref.finalize(executor, _remove, stem, os.getpid())
+
+
+def _free_ipus(count: int, chosen: int | None) -> tuple[int, ...]:
+    """The lowest numbers that no running executor has, or those from the one a script chose."""
+    if chosen is not None:
+        return tuple(range(chosen, chosen + count))
+    taken = {ipu for item in running() for ipu in item.entry.ipus}
+    free = (ipu for ipu in itertools.count() if ipu not in taken)
+    return tuple(itertools.islice(free, count))
 
 
 def _rows(executor: PoplarExecutor, program: Compiled) -> int:
@@ -130,9 +149,10 @@ def running() -> list[Running]:
     found = []
     for file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
-            entry = Entry(**json.loads(file.read_text(encoding="utf-8")))
+            read = json.loads(file.read_text(encoding="utf-8"))
+            entry = Entry(**{**read, "ipus": tuple(read["ipus"])})
             calls = int.from_bytes(file.with_suffix(".pulse").read_bytes(), sys.byteorder)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, KeyError):
             continue  # being written or removed just now
         if _start_of(entry.pid) != entry.started:
             _remove(file.with_suffix(""), os.getpid())

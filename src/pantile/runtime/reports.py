@@ -3,6 +3,7 @@
     <dir>/training/report.json      everything a page shows (docs/report-data.md)
     <dir>/training/trace.json       the modelled timeline, for Perfetto
     <dir>/training/report.html      the page, which needs neither of them nor a network
+    <dir>/training/profile.pop      a link to report.json, where scripts look for the SDK's profile
     <dir>/inference/…               or <dir>/<name>/… after `Options.modelName(name)`
 
 `POPLAR_ENGINE_OPTIONS` comes before `Options.enableProfiling`, as it did with PopTorch.
@@ -118,6 +119,9 @@ class _Report:
         for file, content in (("report.json", data), ("trace.json", trace(self._estimate, host))):
             write_atomically(self.folder / file, [json.dumps(content).encode()])
         write_atomically(self.folder / "report.html", [page(data).encode()])
+        old_name = self.folder / "profile.pop"
+        if not os.path.lexists(old_name):  # one that an SDK wrote stays
+            old_name.symlink_to("report.json")
         self._written = self._age()
 
     def write_again(self) -> None:

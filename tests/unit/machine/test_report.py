@@ -34,7 +34,8 @@ def test_training_and_inference_have_folders_of_their_own(tmp_path):
     poptorch.inferenceModel(model, options().enableProfiling(str(tmp_path)))(torch.zeros(2, 4))
 
     written = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.*"))
-    assert written == [f"inference/{name}" for name in ("report.html", "report.json", "trace.json")]
+    names = ("profile.pop", "report.html", "report.json", "trace.json")
+    assert written == [f"inference/{name}" for name in names]
 
 
 def test_no_report_without_being_asked(tmp_path, monkeypatch):
@@ -157,6 +158,25 @@ def test_an_old_profile_can_be_imported(tmp_path):
         ("matmul", 100),
         ("exchange", 7),
     ]
+
+
+def test_a_script_finds_a_report_where_the_sdk_wrote_its_profile(tmp_path):
+    chosen = options().enableProfiling(str(tmp_path)).modelName("tiny")
+
+    poptorch.inferenceModel(nn.Linear(4, 4), chosen)(torch.zeros(2, 4))
+
+    assert pva.openReport(tmp_path / "tiny" / "profile.pop").compilation.target.numIPUs == 1
+
+
+def test_a_profile_of_the_sdk_is_not_overwritten(tmp_path):
+    old = tmp_path / "inference" / "profile.pop"
+    old.parent.mkdir()
+    old.write_bytes(b"SQLite format 3")
+
+    chosen = options().enableProfiling(str(tmp_path))
+    poptorch.inferenceModel(nn.Linear(4, 4), chosen)(torch.zeros(2, 4))
+
+    assert old.read_bytes() == b"SQLite format 3"
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": 1}', "SQLite format 3\0broken"])

@@ -352,12 +352,20 @@ def test_the_nearest_point_is_of_the_same_batch(convert):
     assert result.tolist() == [0, 1]
 
 
+def test_points_without_a_batch_are_of_batch_zero():
+    x, y = torch.tensor([0.0, 6.0]), torch.tensor([0.1, 5.0, 7.0])
+
+    assert ops.nearest(x, y, batch_y=[0, 1, 1]).tolist() == [0, 0]
+    assert ops.nearest(x, y, batch_x=[0, 0]).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
         (([1.0], LINE), "x must be a torch.Tensor"),
         ((LINE, torch.ones(2, 2)), "coordinates"),
-        ((LINE, LINE, [0] * 6), "batch_y is missing"),
+        ((LINE, LINE, [0, 0, 0, 1, 1, 1]), "no point of the batches"),
+        ((LINE, LINE, [0, 1, 1, 0, 1, 1], [0, 0, 0, 1, 1, 1]), "not sorted"),
         ((LINE, LINE, "abc", [0] * 6), "batch_x must be"),
         ((LINE, LINE, [0] * 5, [0] * 6), "batch_x has shape"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from tests.unit.runtime.toy_models import Pass, options, strict
+from torch import nn
 
 import poptorch
 
@@ -41,3 +42,22 @@ def test_in_strict_mode_containers_of_results_are_kept():
 
     assert isinstance(out, tuple)
     assert [t.dtype for t in out] == [torch.float32, torch.float32]
+
+
+def test_a_result_on_the_host_is_no_leaf_in_strict_inference():
+    call, leaves = poptorch.CPU(lambda value: value * 2, "double"), []
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            result = call(x * self.weight)
+            leaves.append(result.is_leaf)
+            return result
+
+    result = poptorch.inferenceModel(Model(), strict())(torch.ones(3))
+
+    assert leaves == [False]
+    assert result.tolist() == [2, 2, 2] and not result.requires_grad

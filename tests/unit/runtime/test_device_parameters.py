@@ -57,6 +57,21 @@ def test_plain_sgd_has_no_state() -> None:
     assert compiled(poptorch.optim.SGD, lr=0.1)[2].state_dict()["ipu_state"] == {}
 
 
+def test_sgd_whose_momentum_may_change_has_velocities_that_can_be_loaded() -> None:
+    model, executor, optimizer = compiled(poptorch.optim.SGD, lr=0.0, momentum=0.0)
+    state = optimizer.state_dict()
+    velocity = state["ipu_state"]["Accl1___fc.bias"] = torch.ones(3)
+    state["ipu_param"]["momentum___specific___fc.bias"] = torch.tensor(0.5)
+    expected = 0.5 * velocity + 2 * (model.fc.weight @ X + model.fc.bias)
+
+    optimizer.load_state_dict(state)
+    executor(X)
+
+    after = optimizer.state_dict()["ipu_state"]
+    torch.testing.assert_close(after["Accl1___fc.bias"], expected.detach())
+    assert after.keys() == {"Accl1___fc.weight", "Accl1___fc.bias"}
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 def test_loaded_hyper_parameters_are_read_back_and_used(
     kind: type[torch.optim.Optimizer],

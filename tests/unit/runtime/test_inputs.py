@@ -203,3 +203,17 @@ def test_strict_mode_refuses_zero_sized_tensors_and_the_default_takes_them():
     assert run(forward, torch.ones(2, 3)).shape == (2, 3)
     with pytest.raises(poptorch.Error, match=r"Zero-sized tensors are unsupported.*\[2, 0\]"):
         run(forward, torch.ones(2, 3), opts=strict())
+
+
+def test_strict_mode_takes_what_an_lstm_keeps_for_its_gradient():
+    torch.manual_seed(0)
+    lstm = nn.LSTM(3, 4)
+    model = Pass(lambda x: poptorch.identity_loss(lstm(x)[0].square(), "sum"))
+    model.lstm = lstm
+    x = torch.randn(5, 2, 3)
+    expected = lstm(x)[0].square().sum()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = poptorch.trainingModel(model, strict(), optimizer)(x)
+
+    torch.testing.assert_close(loss, expected)

@@ -93,3 +93,34 @@ def test_a_damaged_entry_is_passed_over(folder):
     (folder / "1-0.pulse").write_bytes(bytes(8))
 
     assert running() == []
+
+
+def test_processes_have_ipus_of_their_own():
+    script = """
+import sys, torch, poptorch
+options = poptorch.Options().engine("reference").showCompilationProgressBar(False)
+step = poptorch.inferenceModel(torch.nn.Linear(4, 2), options.replicationFactor(2))
+step(torch.zeros(6, 4))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    mine = wrapped()
+    mine(torch.zeros(6, 4))
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "ready\n"
+        found = sorted(item.entry.ipus for item in running())
+        other.stdin.close()
+
+    assert found == [(0,), (1, 2)]
+
+
+def test_an_ipu_that_a_script_chose_is_shown():
+    options = poptorch.Options().engine("reference").showCompilationProgressBar(False)
+    step = poptorch.inferenceModel(nn.Linear(4, 2), options.useIpuId(3))
+
+    step(torch.zeros(6, 4))
+
+    (item,) = running()
+    assert item.entry.ipus == (3,)
