@@ -78,7 +78,7 @@ class StepPrograms:
     def key(self, threads: int) -> str:
         """The name of the executable in the cache: equal for equal work on an equal machine."""
         texts = [print_program(p.program, tags=False) for p in self.all.values()]
-        asked = [_lowering(), kernels_build.cpu(), threads, self.body.keeps]
+        asked = [_lowering(), *kernels_build.target(), threads, self.body.keeps]
         parts = json.dumps([FORMAT, _surroundings(), asked, texts])
         return hashlib.sha256(parts.encode()).hexdigest()
 
@@ -189,7 +189,8 @@ def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
     phase("lowering")
     text = generate(prepared.program, prepared.constant_inputs)
     phase("C++ compile")
-    how = {"lowering": "kernels", "cpu": kernels_build.cpu()}
+    cpu, tiles = kernels_build.target()
+    how = {"lowering": "kernels", "cpu": cpu, "tiles": tiles}
     return Choice(how, kernels_build.build(text))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pantile.errors import ProgramError
 from pantile.lowering.compiler import find_compiler, run_together, working_folder
+from pantile.lowering.kernels import matrix_unit
 
 CPU = "PANTILE_CPU"
 """The environment variable that says which CPU to write code for; that of this machine if unset."""
@@ -49,6 +50,16 @@ def cpu() -> str:
         known = ", ".join(f"{name} ({what})" for name, what in _CPUS.items())
         raise ProgramError(f"{CPU} is {wanted!r}", fix=f"unset it, or take one of: {known}")
     return wanted
+
+
+def has_tiles() -> bool:
+    """May programs multiply by the CPU's unit for matrices? See templates/tiles.h."""
+    return cpu() == "native" and matrix_unit.is_wanted() and matrix_unit.is_granted()
+
+
+def target() -> tuple[str, bool]:
+    """What code is written for: the CPU, and whether its unit for matrices is used."""
+    return cpu(), has_tiles()
 
 
 def flags(*, small: bool = False) -> list[str]:

@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from torch import fx
 
+from pantile.lowering.kernels.build import has_tiles
 from pantile.lowering.kernels.memory import (
     BYTES,
     Buffer,
@@ -32,6 +33,7 @@ TEMPLATES = (
     "lanes.h",
     "pairs.h",
     "gemm.h",
+    "tiles.h",
     "conv.h",
     "conv_forward.h",
     "conv_input.h",
@@ -118,6 +120,8 @@ def _divided(kernels: Sequence[_Text], most: int) -> list[list[_Text]]:
 def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str]) -> str:
     bodies = [text.body for text in kernels]
     used = [template(name) for name in TEMPLATES if _is_used(name, [*bodies, *before])]
+    if has_tiles():
+        used.insert(0, "#define PANTILE_TILES")
     return "\n".join([*used, *before, *(f"APART_SHARED {body}" for body in bodies), *after])
 
 
@@ -127,6 +131,7 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
         "halves.h": ("bf16", "fp16"),
         "lanes.h": ("emm<",),
         "gemm.h": ("emm<",),
+        "tiles.h": ("emm<",) if has_tiles() else (),
         "winograd.h": ("Winograd", "winograd"),
         "winograd_weight.h": ("WinogradWeight<", "winograd_weight<"),
         "pool.h": ("Pool<",),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from pantile.lowering.kernels.build import has_tiles
 from pantile.lowering.kernels.emission import ACC, Store, decoded, epilogue, stores_of, written_by
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Axis, index_of
@@ -123,7 +124,7 @@ class _Product:
         """Memory for a packed operand: that of another product that wants it the same way."""
         writer, key = self.writer, (b.pointer, self.writer.writes_to(b.pointer), gemm)
         if key not in writer.packed:
-            buffer = writer.packed[key] = writer.temporary([_whole(n) * self.k])
+            buffer = writer.packed[key] = writer.temporary([_packed_floats(n, self.k)])
             text = (
                 f"static_assert({gemm}::kept_floats <= {buffer.size});"
                 f"\ngemm_pack<{gemm}>({b.pointer.name}, {buffer.name}, t, T);"
@@ -240,6 +241,12 @@ def _read_cost(m: int, n: int, k: int, bk: int, bn: int) -> float:
     straight = m * _whole(n) * k / 16 + (0.0 if bn == 1 else k * n * (0.6 if bk == 1 else 2.0))
     turned = _whole(m) * n * k / 16 + 0.6 * k * m + 0.5 * m * n
     return min(straight, turned)
+
+
+def _packed_floats(n: int, k: int) -> int:
+    """The most that a packed operand needs: in tiles, a number is up to three bfloat16."""
+    plain = _whole(n) * k
+    return max(plain, _whole(n) * _whole(_whole(k) // 2) * 3) if has_tiles() else plain
 
 
 def _whole(size: int) -> int:

@@ -16,6 +16,8 @@
 //           k in A and B, their lanes are added up at the end.
 //   TURNED  about a vector of rows, B transposed: lanes are rows of C (A is packed, it is small),
 //           numbers of B are spread; the square of sums is transposed in registers at the end.
+//   TILES   the CPU has a unit for matrices (tiles.h): both operands are packed in tiles of
+//           bfloat16, floats as three of them.
 //
 // Operands of 16 bits (A16, B16; any type that `widened` and `load` know) become floats where they
 // are packed: A always is, row by row if its rows are contiguous; B is, or is widened at each load.
@@ -25,18 +27,30 @@
 // An operand B that is the same in many runs is packed apart, all of it (KEPT_B): then its panels cost
 // nothing any more, and OUTER reads them from there: [panel][K][NV * LANES].
 //
-// All three are chosen, with their tile sizes, by the estimates of `gemm_plan`. No sum depends on
+// All of them are chosen, with their tile sizes, by the estimates of `gemm_plan`. No sum depends on
 // how many threads share the work. K must be at least 1.
 
 #pragma once
 
 // ---------------------------------------------------------------------------------------- plan
 
-enum GemmKind { OUTER, DOTS, TURNED };
+enum GemmKind { OUTER, DOTS, TURNED, TILES };
+
+// May the unit for matrices be used? In tests it is used for everything.
+#if defined(PANTILE_TILES)
+constexpr bool HAS_TILES = LANES == 16;
+#else
+constexpr bool HAS_TILES = false;
+#endif
+#if defined(PANTILE_ONLY_TILES)
+constexpr bool ONLY_TILES = true;
+#else
+constexpr bool ONLY_TILES = false;
+#endif
 
 struct GemmPlan {
   GemmKind kind;
-  int rows, vectors;    // of a tile; DOTS: rows and columns
+  int rows, vectors;    // of a tile; DOTS: rows and columns; TILES: of what is summed at a time
   bool pack_a, pack_b;
   bool rows_a;          // OUTER: A is packed as it lies, row by row
   int block_k;          // OUTER: steps along k at a time; the sums wait in scratch in between
@@ -182,6 +196,52 @@ constexpr GemmPlan turned_plan(int M, int N, int K, int AM, int AK, bool A16, bo
   return {TURNED, LANES, 1, A16 || AM != 1, false, false, K, 1, cycles + pack};
 }
 
+// How many bfloat16 a number of an operand becomes in TILES.
+constexpr int planes(bool half, bool BF16) { return BF16 ? 1 : half ? 2 : 3; }
+
+// Cycles to bring a number into tiles: where its neighbours lie side by side, are transposed, or not.
+constexpr float tile_pack_cycles(int planes, int near, int far) {
+  return (near == 1 ? 0.f : far == 1 ? 0.4f : 2.5f) + (planes == 1 ? 0.2f : 0.35f * planes);
+}
+
+constexpr int TILES_DEEP = 16;  // steps along k before sums are put aside: 512 numbers
+
+constexpr GemmPlan tiles_candidate(int M, int N, int K, int AM, int AK, int BK, int BN, int rows,
+                                   int vectors, int planes_a, int planes_b, bool KEPT_B) {
+  const int steps = pieces(K, 32), strips = pieces(M, rows), panels = pieces(N, 16 * vectors);
+  GemmPlan plan{TILES, rows, vectors, true, !KEPT_B, false, steps, strips, 0};
+  plan.kept_b = KEPT_B;
+  plan.pack_a = planes_a > 1 || AK != 1 || K % 32 != 0 || M % 16 != 0;
+  const int blocks = pieces(steps, TILES_DEEP);
+  plan.block_k = pieces(steps, blocks);
+  const i64 block = 64L * strips * rows * plan.block_k * planes_a;
+  if (plan.pack_a && block > L2_BLOCK) plan.block_strips = pieces(strips, pieces(block, L2_BLOCK));
+  int pairs = 0;
+  for (int p = 0; p < planes_a; p++)
+    for (int q = 0; q < planes_b; q++) pairs += p + q <= 2;
+  // One instruction starts every 16 cycles, and takes 52 until its sum can be added to again. The
+  // core is slower meanwhile (1.9 GHz instead of 3 on a Sapphire Rapids): cycles of the usual length.
+  const float tiles = 24.f * pieces(M, 16) * pieces(N, 16) * steps * pairs;
+  const float waits = rows / 16 * vectors >= 4 ? 1.1f : 3.6f / (rows / 16 * vectors);
+  plan.cycles = tiles * waits + float(strips) * panels * blocks * (40 + 2 * rows * vectors);
+  if (plan.pack_a) plan.cycles += float(M) * K * tile_pack_cycles(planes_a, AK, AM);
+  if (plan.pack_b) plan.cycles += float(N) * K * tile_pack_cycles(planes_b, BN, BK);
+  plan.cycles += 200;
+  return plan;
+}
+
+// Products of floats that are worth it: while the unit is on, the core runs slower, also for what
+// comes between products (an LSTM with batch 16 lost 5 % by it, a transformer gained 9 %).
+constexpr i64 TILES_WORTH = i64{1} << 26;
+
+constexpr GemmPlan tiles_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
+                              bool B16, bool BF16, bool KEPT_B) {
+  const int a = planes(A16, BF16), b = planes(B16, BF16);
+  const GemmPlan square = tiles_candidate(M, N, K, AM, AK, BK, BN, 32, 2, a, b, KEPT_B);
+  const GemmPlan flat = tiles_candidate(M, N, K, AM, AK, BK, BN, 16, 4, a, b, KEPT_B);
+  return M > 16 && square.cycles <= flat.cycles ? square : flat;
+}
+
 constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
                              bool B16, bool BF16, bool KEPT_B) {
   GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN, A16, B16, KEPT_B);
@@ -193,6 +253,10 @@ constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN
     const GemmPlan pairs = pairs_plan(M, N, K, AM, AK, BK, BN, KEPT_B);
     if (pairs.cycles < best.cycles) best = pairs;
   }
+  if (HAS_TILES && (BF16 || i64(M) * N * K >= TILES_WORTH || ONLY_TILES)) {
+    const GemmPlan tiles = tiles_plan(M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B);
+    if (tiles.cycles < best.cycles || ONLY_TILES) best = tiles;
+  }
   return best;
 }
 
@@ -203,21 +267,27 @@ struct GemmParts {
   static constexpr int M = M_, N = N_, K = K_, AM = AM_, AK = AK_, BK = BK_, BN = BN_;
   static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B);
   static constexpr bool panels_b = plan.pack_b || plan.kept_b;
-  static constexpr int TERMS = plan.pairs ? 2 : 1, STEPS = pieces(K, TERMS);  // along k
-  static constexpr int WIDTH = plan.vectors * LANES;  // of a panel of OUTER
+  static constexpr bool tiled = plan.kind == TILES;
+  static constexpr int PLANES_A = planes(A16, BF16), PLANES_B = planes(B16, BF16);
+  static constexpr int TERMS = tiled ? 32 : plan.pairs ? 2 : 1, STEPS = pieces(K, TERMS);  // along k
+  static constexpr int WIDTH = plan.vectors * LANES;  // of a panel of OUTER and TILES
   static constexpr int PANELS = pieces(N, WIDTH), STRIPS = pieces(M, plan.rows);
-  static constexpr i64 TILE = i64(plan.rows) * WIDTH, PANEL = i64(plan.block_k) * WIDTH;
+  // Floats of a number of columns or rows for a step along k.
+  static constexpr i64 STEP_FLOATS_A = tiled ? 16 * PLANES_A : 1, STEP_FLOATS_B = tiled ? 16 * PLANES_B : 1;
+  static constexpr i64 TILE = i64(plan.rows) * WIDTH;
+  static constexpr i64 PANEL = i64(plan.block_k) * WIDTH * STEP_FLOATS_B;
   static constexpr bool one_block = plan.block_strips == STRIPS;  // a panel is used up at once
   static constexpr int ROW_A = plan.block_k + LANES;  // from row to row: no multiple of a page
   static constexpr int STEP_A = plan.rows_a ? ROW_A : plan.block_k;
 
   // Of B that is packed before.
-  static constexpr i64 KEPT_PANEL = i64(STEPS) * WIDTH;
-  static constexpr i64 kept_floats = plan.kept_b ? i64(STEPS) * round_lanes(N) : 0;
+  static constexpr i64 KEPT_PANEL = i64(STEPS) * WIDTH * STEP_FLOATS_B;
+  static constexpr i64 kept_floats =
+      plan.kept_b ? i64(STEPS) * round_lanes(N) * STEP_FLOATS_B : 0;
 
   // Scratch: packed A, packed panels of B, unfinished sums.
-  static constexpr i64 floats_a = plan.kind == OUTER  ? i64(plan.block_strips) * plan.rows *
-                                                            STEP_A + LANES
+  static constexpr i64 floats_a = plan.kind == OUTER || tiled ? i64(plan.block_strips) * plan.rows *
+                                                            STEP_A * STEP_FLOATS_A + LANES
                                   : plan.kind == DOTS ? i64(M) * K
                                                       : i64(round_lanes(M)) * K;
   static constexpr i64 at_b = plan.pack_a ? (floats_a + LANES - 1) / LANES * LANES : 0;
@@ -627,8 +697,13 @@ INLINE void pack_kept_panel(const Right* B, float* to, int p) {
 }
 
 template <class G, class Right>
+INLINE void pack_kept_tiles(const Right* B, float* to, int t, int T);  // tiles.h
+
+template <class G, class Right>
 INLINE void gemm_pack(const Right* B, float* to, int t, int T) {
-  if constexpr (G::plan.kept_b) {
+  if constexpr (G::tiled) {
+    pack_kept_tiles<G>(B, to, t, T);
+  } else if constexpr (G::plan.kept_b) {
     constexpr int FULL = G::N / G::WIDTH, LEFT = G::N % G::WIDTH;
     const int end = int(share(G::PANELS, t + 1, T));
     for (int p = int(share(G::PANELS, t, T)); p < end; p++) {
@@ -643,9 +718,14 @@ INLINE void gemm_pack(const Right* B, float* to, int t, int T) {
 // ------------------------------------------------------------------------------------ entry points
 
 template <class G, class Left, class Right, class EP>
+INLINE void gemm_tiles(const Left* A, const Right* B, float* scratch, int t, int T, EP ep,
+                       Ahead ahead);  // tiles.h
+
+template <class G, class Left, class Right, class EP>
 INLINE void gemm_rows(const Left* A, const Right* B, float* scratch, int t, int T, EP ep,
                       Ahead ahead) {
   if constexpr (G::plan.kind == OUTER) gemm_outer<G>(A, B, scratch, t, T, ep, ahead);
+  else if constexpr (G::tiled) gemm_tiles<G>(A, B, scratch, t, T, ep, ahead);
   else if constexpr (G::plan.kind == DOTS) gemm_dots<G>(A, B, scratch, t, T, ep);
   else gemm_turned<G>(A, B, scratch, t, T, ep);
 }
