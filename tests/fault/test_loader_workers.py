@@ -20,6 +20,7 @@ import pytest
 from tests.unit.data.toy_datasets import Counting, CountingStream, Misbehaving
 
 from pantile.data import AsynchronousDataAccessor, DataLoader
+from pantile.data.lifetime import die_with_starter
 from pantile.enums import DataLoaderMode, SharingStrategy
 from pantile.errors import DataError, WorkerDied, WorkerStalled
 from pantile.options import Options
@@ -138,6 +139,19 @@ def test_torchs_workers_die_with_the_loaders_worker():
 # --- the worker hangs -----------------------------------------------------------------------------
 
 
+def test_who_starts_after_its_starter_ended_ends_too():
+    starter = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, starter.pid, os.WEXITED | os.WNOWAIT)  # ended, and not buried yet
+
+    late = os.fork()
+    if late == 0:
+        die_with_starter(starter.pid)
+        os._exit(0)
+
+    assert os.WTERMSIG(os.waitpid(late, 0)[1]) == signal.SIGKILL
+    starter.wait()
+
+
 def test_a_stopped_worker_is_given_up_after_its_heartbeat_time():
     made = AsynchronousDataAccessor(Misbehaving("SIGSTOP"), sharing_strategy=FORK, heartbeat=1.0)
     start = time.monotonic()
@@ -179,6 +193,7 @@ import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from tests.unit.data.toy_datasets import Counting, Misbehaving
 from pantile.data import AsynchronousDataAccessor, DataLoader
+from pantile.data.lifetime import die_with_starter
 from pantile.enums import DataLoaderMode, SharingStrategy
 from pantile.options import Options
 

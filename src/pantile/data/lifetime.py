@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
@@ -35,16 +36,23 @@ def die_with_starter(starter: int) -> None:
     if os.getppid() == starter:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # It may have ended before the call took effect. (A fork server in between is no such case.)
-    if os.getppid() != starter and not _exists(starter):
+    if os.getppid() != starter and not _is_running(starter):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _exists(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
+    """Is there such a process? One that has ended may wait for its parent, and has its id still."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    pidfd = open_pidfd(pid)
+    if pidfd is None:
+        return True
+    try:
+        return not select.select([pidfd], [], [], 0)[0]
+    finally:
+        os.close(pidfd)
 
 
 @dataclass(frozen=True)
