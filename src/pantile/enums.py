@@ -121,6 +121,13 @@ class CommGroupType(IntEnum):
     NoGrouping = 3
 
 
+class Compiler(IntEnum):
+    """Which of PopTorch's compilers a function was meant for; there is one here."""
+
+    PopART = 0
+    MLIR = 1
+
+
 class VariableRetrievalMode(IntEnum):
     """Which copies of a grouped weight are read back. The gap in the values is PopTorch's."""
 
@@ -131,6 +138,7 @@ class VariableRetrievalMode(IntEnum):
 __all__ = [
     "AutoStage",
     "CommGroupType",
+    "Compiler",
     "ConnectionType",
     "DataLoaderMode",
     "HalfFloatCastingBehavior",

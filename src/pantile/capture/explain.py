@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -46,6 +48,12 @@ _VALUE_PHRASES = (
     "Can't call numpy() on",
     "data-dependent",
     "its data is not allocated yet",
+)
+
+
+# How the shape rules of torch refuse to write a result into a tensor of another kind.
+_NO_CAST = re.compile(
+    r"Attempting to cast from torch\.(\w+) to out tensor with dtype torch\.(\w+), .*"
 )
 
 
@@ -103,7 +111,7 @@ def is_users_class(kind: type) -> bool:
 
 def _failed(error: Exception, arguments: Mapping[str, Any]) -> Error:
     place = place_of_error(error.__traceback__)
-    text = str(error)
+    text = _NO_CAST.sub(_as_eager_says, str(error))
     if any(phrase in text for phrase in _VALUE_PHRASES):
         return DataDependentError(
             f"forward asks for the value of a tensor while the graph is being recorded: {text}",
@@ -117,3 +125,14 @@ def _failed(error: Exception, arguments: Mapping[str, Any]) -> Error:
         fix=advise(text, arguments),
         location=place,
     )
+
+
+def _as_eager_says(refusal: re.Match[str]) -> str:
+    result, wanted = map(_kind_name, refusal.groups())
+    return f"result type {result} can't be cast to the desired output type {wanted}"
+
+
+def _kind_name(dtype: str) -> str:
+    """`Long` for int64: eager's messages have the names of the old tensor classes."""
+    kind = torch.empty(0, dtype=getattr(torch, dtype)).type()
+    return kind.removeprefix("torch.").removesuffix("Tensor")

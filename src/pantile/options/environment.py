@@ -8,6 +8,7 @@
     POPTORCH_IPU_MODEL           1: report a simulator instead of a device
     POPTORCH_SMALL_IPU_MODEL     1: the same, with few tiles
     POPTORCH_IPU_MODEL_VERSION   ipu1 | ipu2 | ipu21
+    POPTORCH_WAIT_FOR_IPU        1: wait for a device that another process has
 
 A value that cannot be read is an error that names the variable, never a silent default.
 """
@@ -38,6 +39,11 @@ def default_options() -> str | None:
 def strict() -> bool:
     """Whether strict mode is on unless a script says otherwise."""
     return switch("POPTORCH_STRICT")
+
+
+def waits_for_ipu() -> bool:
+    """Whether an executor waits for the device that it names."""
+    return switch("POPTORCH_WAIT_FOR_IPU")
 
 
 def engine() -> str | None:

@@ -26,6 +26,9 @@ from pantile.options.validate import (
 
 IPU_VERSIONS = tuple(environment.IPU_VERSIONS.values())
 
+LIBRARY_FILES = ("/torch/", "/pantile/", "/poptorch/")
+"""Parts of paths that a user's own line is not expected in."""
+
 
 class Anchor(NamedTuple):
     """An internal tensor to record; mode None means the mode of the model's outputs."""
@@ -74,9 +77,7 @@ FIELDS: Mapping[str, Field] = {
     "show_compilation_progress_bar": Field(flag, True, setter="showCompilationProgressBar"),
     "module_namescope": Field(flag, True, setter="disableModuleNamescope"),
     "relax_optimizer_checks": Field(flag, False, setter="relaxOptimizerAttributesChecks"),
-    "source_location_excludes": Field(
-        texts, ["/torch/", "/pantile/", "/poptorch/"], setter="sourceLocationExcludes"
-    ),
+    "source_location_excludes": Field(texts, [*LIBRARY_FILES], setter="sourceLocationExcludes"),
     "execution_strategy": Field(
         instance_of(ExecutionStrategy), PipelinedExecution(), setter="setExecutionStrategy"
     ),

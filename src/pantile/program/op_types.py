@@ -76,10 +76,15 @@ def op_type(node: fx.Node) -> str:
     """The type of the op that a node calls."""
     if node.target in _OPERATORS:
         return _OPERATORS[node.target]
-    packet = getattr(node.target, "_overloadpacket", node.target)
-    name = str(getattr(packet, "__name__", packet))
+    name = op_name(node)
     if name in _TYPES:
         return _TYPES[name]
     words = name.removesuffix("_backward").strip("_").split("_")
     camel = "".join(word[:1].upper() + word[1:] for word in words)
     return f"{camel}Grad" if name.endswith("_backward") else camel
+
+
+def op_name(node: fx.Node) -> str:
+    """The name of the op in ATen, without its overload."""
+    packet = getattr(node.target, "_overloadpacket", node.target)
+    return str(getattr(packet, "__name__", packet))

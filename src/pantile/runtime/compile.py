@@ -31,7 +31,7 @@ from pantile.runtime.export_proto import export_program
 from pantile.runtime.ir import ir_json
 from pantile.runtime.numerics import Numerics, why_reference
 from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
-from pantile.runtime.placement_log import log_placement
+from pantile.runtime.placement_log import log_placement, log_sources
 from pantile.runtime.progress import CompileProgress
 from pantile.runtime.substitution import substituted
 from pantile.runtime.weights import Weights
@@ -89,6 +89,7 @@ class Compiler:
             run_post_compile_hooks()
         if logger.isEnabledFor(TRACE):
             logger.log(TRACE, "%s", ir_json(program, None, self._options.Precision.partials_type))
+        log_sources(program, self._options.source_location_excludes)
         log_placement(program, placement, captured.blocks, self._options.execution_strategy)
         export_program(program, self._options.Precision.partials_type)
         write_dot(program, self._options, name=name)

@@ -1,18 +1,26 @@
-"""Which executor of this process has which IPU, where the script chose one (strict mode).
+"""Which executor has which IPU, where the script chose one (strict mode).
 
 `Options.useIpuId(1)` names a device; two executors cannot be attached to it at once. Without an id
-there are always enough software devices.
+there are always enough software devices. Processes that set POPTORCH_WAIT_FOR_IPU take turns: each
+holds a lock between processes while it is attached, and waits for the one that has it.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
 import threading
 import weakref
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Protocol
 
 from pantile.enums import ConnectionType
 from pantile.errors import Error, OfflineError
-from pantile.options import Options
+from pantile.logging import TRACE, logger
+from pantile.options import Options, environment
+from pantile.store.lock import exclusive
 
 
 class Attachable(Protocol):
@@ -22,6 +30,7 @@ class Attachable(Protocol):
 
 
 _holders: dict[int, weakref.ref[Attachable]] = {}
+_turns: weakref.WeakKeyDictionary[Attachable, ExitStack] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -40,6 +49,38 @@ def claim_device(executor: Attachable, options: Options) -> None:
                 fix="call detachFromDevice() on that executor first, or choose another useIpuId",
             )
         _holders[device] = weakref.ref(executor)
+    if environment.waits_for_ipu() and executor not in _turns:
+        _take_turn(executor, device)
+
+
+def release_device(executor: Attachable) -> None:
+    """Let another process have the device."""
+    turn = _turns.pop(executor, None)
+    if turn is not None:
+        _end(turn, os.getpid())
+
+
+def _take_turn(executor: Attachable, device: int) -> None:
+    """Wait until no other process is attached to the device."""
+    folder = Path(tempfile.gettempdir()) / f"pantile-devices-{os.geteuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    turn = ExitStack()
+    turn.enter_context(
+        exclusive(
+            folder / f"ipu-{device}.lock",
+            wait_seconds=math.inf,
+            notice_after=0.0,
+            notice=lambda owner: logger.log(TRACE, "No IPU available, sleeping: %s has it", owner),
+        )
+    )
+    weakref.finalize(executor, _end, turn, os.getpid())
+    _turns[executor] = turn
+
+
+def _end(turn: ExitStack, process: int) -> None:
+    """Close the lock, unless a fork merely copied the executor that holds it."""
+    if os.getpid() == process:
+        turn.close()
 
 
 def offline_error(message: str) -> OfflineError:

@@ -30,7 +30,7 @@ from pantile.runtime.anchors import Anchors
 from pantile.runtime.compile import Compiler
 from pantile.runtime.compiled import Compiled, Variant, find
 from pantile.runtime.counters import StepTimes
-from pantile.runtime.device_claims import claim_device, offline_error
+from pantile.runtime.device_claims import claim_device, offline_error, release_device
 from pantile.runtime.engines import MISS, Engines
 from pantile.runtime.exports import Exports
 from pantile.runtime.inputs import InputReader, Slicing
@@ -336,6 +336,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         with self._lock:
             self._bring_back()
             self._attached, self._hot = False, None
+        release_device(self)
 
     def _bring_back(self) -> None:
         if self._timeline.publish is not None:
@@ -353,6 +354,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
                     self._control.detach()
             self._forget_programs()
             self._attached = self._dirty = False
+            release_device(self)
             if self._training:
                 ownership.release(self._user_model, self)
                 if instrument.owner_of(self._user_model) is self:

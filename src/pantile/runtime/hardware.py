@@ -26,5 +26,10 @@ def ipuHardwareVersion() -> int:
     return _VERSIONS.get(os.environ.get("POPTORCH_IPU_MODEL_VERSION", "ipu2"), -1)
 
 
+def has_mlir_support() -> bool:
+    """True: functions run on the device wherever this package runs."""
+    return True
+
+
 def _asked(name: str) -> bool:
     return os.environ.get(name, "0") not in ("", "0")

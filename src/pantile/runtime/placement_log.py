@@ -1,5 +1,6 @@
-"""Where the ops of forward run, in the log at level DEBUG.
+"""Where the ops of forward run and come from, in the log at level DEBUG.
 
+poptorch.addmm (model.py:12) was lowered to MatMul
 enablePipelining set to value 1
  fc1/MatMul:0 [float32(2, 4), mode(Pipelined), ipu(0), stage(0)]
  fc2/MatMul:0 [float32(2, 4), mode(Pipelined), ipu(1), stage(1)]
@@ -17,8 +18,10 @@ import torch
 
 from pantile.enums import Liveness
 from pantile.logging import logger
+from pantile.options.fields import LIBRARY_FILES
 from pantile.options.strategy import ExecutionStrategy, PhasedExecution
 from pantile.program.naming import TensorNames
+from pantile.program.op_types import op_name, op_type
 from pantile.program.program import Program, tag_of
 from pantile.runtime.placement import Block, Placement, phase_of
 
@@ -51,6 +54,23 @@ def log_placement(
             where = _where(strategy, ipu, by_block.get(tag.block, (0, 0))[1])
             logger.debug(" %s [%s, %s]", name, _spec(value), where)
     logger.debug("Graph lowered to PopART: %d nodes", len(program.graph.nodes))
+
+
+def log_sources(program: Program, excludes: Sequence[str]) -> None:
+    """One line for each op: the line of the script it is from, unless an exclude hides it.
+
+    Sources are never files of torch or ours, which is what the excludes of new options say; a
+    script may well lie in a folder of such a name.
+    """
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    hidden = [text for text in excludes if text not in LIBRARY_FILES]
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            source = tag_of(node).source
+            if not source or any(text in source for text in hidden):
+                source = "[unknown]"
+            logger.debug("poptorch.%s (%s) was lowered to %s", op_name(node), source, op_type(node))
 
 
 def _where(strategy: ExecutionStrategy, ipu: int, stage: int) -> str:

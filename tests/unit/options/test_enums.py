@@ -38,6 +38,7 @@ VALUES = {
     "MultiConvPlanType": {"Parallel": 0, "Serial": 1},
     "CommGroupType": {"All": 0, "Consecutive": 1, "Orthogonal": 2, "NoGrouping": 3},
     "VariableRetrievalMode": {"OnePerGroup": 0, "AllReplicas": 2},
+    "Compiler": {"PopART": 0, "MLIR": 1},
 }
 
 

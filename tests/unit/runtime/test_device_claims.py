@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch
@@ -36,6 +40,60 @@ def test_an_executor_that_is_gone_holds_no_ipu() -> None:
     poptorch.inferenceModel(nn.Linear(3, 3), options().useIpuId(2))(X)
 
     poptorch.inferenceModel(nn.Linear(3, 3), options().useIpuId(2))(X)
+
+
+OTHER_PROCESS = """
+import torch, poptorch
+options = poptorch.Options().strict().engine("reference").useIpuId(3)
+executor = poptorch.inferenceModel(torch.nn.Linear(3, 3), options)
+executor(torch.ones(2, 3))
+print("attached", flush=True)
+input()
+executor.detachFromDevice()
+print("detached", flush=True)
+input()
+"""
+
+
+class Waiting(logging.Handler):
+    """Tells when somebody logs that a device is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(level=1)
+        self.seen = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "No IPU available, sleeping" in record.getMessage():
+            self.seen.set()
+
+
+def test_an_ipu_of_another_process_is_waited_for_if_the_environment_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POPTORCH_WAIT_FOR_IPU", "1")
+    executor = poptorch.inferenceModel(nn.Linear(3, 3), options().useIpuId(3))
+    command = [sys.executable, "-c", OTHER_PROCESS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    waiting = Waiting()
+    poptorch.logger.addHandler(waiting)
+    poptorch.setLogLevel("TRACE")
+    try:
+        with subprocess.Popen(command, **pipes) as other:
+            assert other.stdout.readline() == "attached\n"
+            caller = threading.Thread(target=executor, args=(X,))
+            caller.start()
+            assert waiting.seen.wait(60)
+            assert not executor.isAttachedToDevice()
+
+            other.stdin.write("\n")
+            other.stdin.flush()
+            caller.join(60)
+
+            assert executor.isAttachedToDevice()
+            other.communicate("\n")
+    finally:
+        poptorch.setLogLevel("WARN")
+        poptorch.logger.removeHandler(waiting)
 
 
 def test_without_an_id_there_are_always_enough() -> None:

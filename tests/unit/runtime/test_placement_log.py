@@ -180,3 +180,17 @@ def test_serial_phases_leave_room_for_what_leaves_the_chip(
 
     assert f"executionPhaseSettings.phases set to value {phases}" in lines
     assert f" Mul:0/2 [float32(1, 5), mode(Phased), ipu(0), phase({2 * stride})]" in lines
+
+
+def test_the_log_tells_the_line_each_op_comes_from_unless_it_is_excluded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    line = Scale.forward.__code__.co_firstlineno + 1
+    hidden = options().appendToLocationExcludes("placement_log")
+
+    shown = told(Scale(), options(), caplog)
+    without = told(Scale(), hidden, caplog)
+
+    assert f"poptorch.mul ({__file__}:{line}) was lowered to Mul" in shown
+    assert "poptorch.mul ([unknown]) was lowered to Mul" in without
+    assert not [told_line for told_line in without if __file__ in told_line]
