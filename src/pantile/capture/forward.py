@@ -140,7 +140,8 @@ class _Trace:
         state, arguments = flat[:count], flat[count : count + len(request.arguments)]
         by_id = {id(e.tensor): f for e, f in zip(request.state.entries, state, strict=True)}
         args, kwargs = unflatten(request.structure, arguments)
-        watch, scopes = Watch(by_id, strict=request.strict), self.recorder.scopes
+        watch = Watch(by_id, strict=request.strict, training=request.training)
+        scopes = self.recorder.scopes
         mode = get_proxy_mode()
         assert mode is not None
         scopes.follow(mode.tracer.graph)
