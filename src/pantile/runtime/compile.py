@@ -86,7 +86,7 @@ class Compiler:
                 plan = self._plan(executable.program, placement)
         finally:
             run_post_compile_hooks()
-        log_graph(program, self._options.Precision.partials_type)
+        log_graph(program, self._options.Precision.partials_type, captured.hints)
         log_placement(program, placement, captured.blocks, self._options.execution_strategy)
         export_program(program, self._options.Precision.partials_type)
         write_dot(program, self._options, name=name)

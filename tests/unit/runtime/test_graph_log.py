@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -78,3 +80,37 @@ def test_a_write_of_whole_rows_is_told(
 
     found = any("Using vectorized ScatterReduce with none reduction" in line for line in lines)
     assert found is by_rows
+
+
+class Hinted(nn.Module):
+    def __init__(self, op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.op = op
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return poptorch.set_available_memory(self.op(x, i), 0.3) + 1
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        (lambda x, i: torch.matmul(x, x), "matmul"),
+        (lambda x, i: (torch.matmul(x, x) + 2).view(2, 8), "matmul"),
+        (lambda x, i: torch.zeros(4, 4).scatter_add(0, i, x), "scatterreduce"),
+    ],
+)
+def test_a_hint_of_memory_names_the_op_that_works(
+    op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    index = torch.zeros(4, 4, dtype=torch.int64)
+
+    text = "\n".join(told(Hinted(op), caplog, torch.ones(4, 4), index))
+
+    graph = text.partition("Graph right before popart:\n")[2].splitlines()
+    product = next(line for line in graph if f" = popart::{kind}(" in line)
+    hint = next(line for line in graph if "poptorch::set_available_memory[" in line)
+    assert graph[0].startswith("graph(%")
+    assert graph.index(product) < graph.index(hint)
+    assert hint.endswith(f"({product.split()[0]})")
