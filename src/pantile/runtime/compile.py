@@ -101,6 +101,7 @@ class Compiler:
         from pantile.capture.forward import Request, capture
 
         call, structure = _merged_call(self._module, bound)
+        settings = self._options._Popart.options
         with self._with_flags(variant.flags), substituted():
             return capture(
                 Request(
@@ -112,6 +113,7 @@ class Compiler:
                     bound.names,
                     training=self._training,
                     strict=self._options.is_strict,
+                    strided_groups=bool(settings.get("groupNormStridedChannelGrouping")),
                     loss_scaling=variant.scaled,
                     module_names=self._options.module_namescope,
                     constants={n: v for n, v in bound.values.items() if not flatten(v)[0]},
