@@ -4,8 +4,9 @@
     _Popart groupNorm…Grouping          group g of G has channels g, g + G, g + 2G, … and not the
                                         first C / G, the next C / G, …
 
-On the device only training writes statistics. Groups of channels far apart are what a script asks
-for by `_Popart.set("groupNormStridedChannelGrouping", True)`: faster there, other numbers.
+Scripts for PopTorch expect forward to return the statistics it was given, unless it trains. Groups
+of channels far apart are what `_Popart.set("groupNormStridedChannelGrouping", True)` asks for by
+its name; known of the device is only that its numbers are then not those of eager PyTorch.
 """
 
 from __future__ import annotations

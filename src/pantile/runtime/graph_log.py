@@ -7,7 +7,7 @@ Using vectorized ScatterReduce with none reduction: index_put
 Graph right before popart:
 graph(%x):
   %mm : Float(4, 4, strides=[4, 1], requires_grad=0, device=ipu:0) = popart::matmul(%x)
-  %mm_memory = poptorch::set_available_memory[availableMemoryProportion=0.3](%mm)
+  %mm_memory = poptorch::set_available_memory[proportion=0.3](%mm)
 
 A write through the indices of one axis moves whole rows at once; the third kind of line tells it.
 What `set_available_memory` said follows the op it was said of, and names the one that works.
@@ -75,7 +75,7 @@ def _graph_lines(program: Program, hints: Iterable[Hint]) -> Iterator[str]:
         hint = next((hint for hint in waiting if _is_about(hint, node)), None)
         if hint is not None:
             waiting.remove(hint)
-            said = f"[availableMemoryProportion={hint.details['proportion']}]"
+            said = f"[proportion={hint.details['proportion']}]"
             about = _working_op(node).name
             yield f"  %{node.name}_memory = poptorch::set_available_memory{said}(%{about})"
 
