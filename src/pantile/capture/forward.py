@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, m
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pantile.capture.checkpoint import no_recomputation
+from pantile.capture.device_norms import DeviceNorms
 from pantile.capture.explain import explained
 from pantile.capture.fake import HostConstants, fake_like, fake_mode
 from pantile.capture.fast_paths import fast_paths
@@ -73,6 +74,7 @@ class Request:
     names: Sequence[str]
     training: bool
     strict: bool = False
+    strided_groups: bool = False  # of the channels of a group norm; only in strict mode
     loss_scaling: bool = False
     module_names: bool = True
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -140,7 +142,9 @@ class _Trace:
         state, arguments = flat[:count], flat[count : count + len(request.arguments)]
         by_id = {id(e.tensor): f for e, f in zip(request.state.entries, state, strict=True)}
         args, kwargs = unflatten(request.structure, arguments)
-        watch, scopes = Watch(by_id, strict=request.strict), self.recorder.scopes
+        norms = DeviceNorms(request.training, request.strided_groups)
+        watch = Watch(by_id, strict=request.strict, norms=norms)
+        scopes = self.recorder.scopes
         mode = get_proxy_mode()
         assert mode is not None
         scopes.follow(mode.tracer.graph)

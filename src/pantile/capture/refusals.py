@@ -18,29 +18,16 @@ import torch
 import torch.nn.functional as F
 
 from pantile.errors import CaptureError
+from pantile.program.spec import scalar_name
 
 Arguments = Mapping[str, Any]
-
-_DTYPE_NAMES = {
-    torch.float32: "Float",
-    torch.float64: "Double",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.int16: "Short",
-    torch.int8: "Char",
-    torch.uint8: "Byte",
-    torch.bool: "Bool",
-}
 
 
 def host_operand(tensor: torch.Tensor) -> CaptureError:
     """The error for a tensor of the host that meets a tensor of the device."""
-    dtype = _DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
     return CaptureError(
         f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, "
-        f"dtype={dtype})",
+        f"dtype={scalar_name(tensor.dtype)})",
         fix="make it a buffer of the model, move it with .to(x.device), make it inside forward "
         "with torch.tensor(...), or leave strict mode",
     )

@@ -16,6 +16,7 @@ import torch.utils._pytree as pytree
 from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from pantile.capture.device_norms import DeviceNorms
 from pantile.capture.eager_paths import EAGER_PATHS, take_eager_path
 from pantile.capture.mixed_types import MIXING, call_mixed
 from pantile.capture.narrow_types import narrowed
@@ -91,12 +92,13 @@ class Watch(TorchFunctionMode):
     forward moves there itself (`moved`).
     """
 
-    def __init__(self, fakes: dict[int, torch.Tensor], *, strict: bool = False) -> None:
+    def __init__(self, fakes: dict[int, torch.Tensor], *, strict: bool, norms: DeviceNorms) -> None:
         super().__init__()
         self.losses: list[torch.Tensor] = []
         self.moved: dict[int, torch.Tensor] = {}  # holds them, so that ids stay theirs
         self._fakes = fakes
         self._strict = strict
+        self._norms = norms
         self._told: set[str] = set()
 
     def __torch_function__(
@@ -117,6 +119,7 @@ class Watch(TorchFunctionMode):
                 return args[0]  # torch.LongTensor([1]) and the like: they stay on the host
             refuse(func, args, kwargs)
             self._tell_of_factory(func, args, kwargs)
+            func, args, kwargs = self._norms.changed(func, args, kwargs)
         if func in EAGER_PATHS:
             result = take_eager_path(func, args, kwargs)
         elif func in MIXING:

@@ -217,8 +217,8 @@ class Optimizer(torch.optim.Optimizer):
         if all(key in state_dict for key in keys) and any(state_dict[key] for key in keys):
             return
         raise OptimizerStateError(
-            "Only IPU optimizer states can be loaded: state_dict needs non-empty 'ipu_state' and "
-            f"'ipu_param', it has {sorted(map(str, state_dict))}",
+            "Only IPU optimizer states can be loaded onto the IPU: state_dict needs non-empty "
+            f"'ipu_state' and 'ipu_param', it has {sorted(map(str, state_dict))}",
             fix="save optimizer.state_dict() after the model was compiled"
             + (", or turn strict mode off to load a torch.optim state" if strict else ""),
         )

@@ -1,7 +1,8 @@
 """Checks of raw backend settings, and of options that only make sense together; strict mode only.
 
 PopTorch hands `_Popart` settings to the backend, which knows its own names and refuses others. Here
-none of them changes a number; a script that will run on hardware wants to hear of a misspelt one.
+one of them changes numbers, and only in strict mode (`groupNormStridedChannelGrouping`); a script
+that will run on hardware wants to hear of a misspelt one.
 """
 
 from __future__ import annotations

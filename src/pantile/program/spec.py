@@ -14,6 +14,25 @@ CHECKPOINT = "checkpoint=1"
 """How the text form says that a value is a checkpoint."""
 
 
+_SCALAR_NAMES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.bool: "Bool",
+}
+
+
+def scalar_name(dtype: torch.dtype) -> str:
+    """What torch's C++ side calls a type: `Long` for torch.int64."""
+    return _SCALAR_NAMES.get(dtype, str(dtype))
+
+
 class InputKind(Enum):
     """Where the value of a placeholder comes from."""
 

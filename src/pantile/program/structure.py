@@ -4,12 +4,13 @@
     [u0, u1]  +  Structure       --unflatten->  {"x": u0, "meta": (u1, 3)}
 
 Tuples, lists, dicts, named tuples, dataclass-like outputs known to torch's pytree, and types with
-a registered `ICustomArgParser` are containers. Everything else that is not a tensor is a constant
-and is kept as it is.
+a registered `ICustomArgParser` are containers; so is a dict of a class of the user's own that holds
+tensors. Everything else that is not a tensor is a constant and is kept as it is.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Container:
-    """A container of torch's pytree: its kind and its children."""
+    """A container of torch's pytree: its kind and its children.
+
+    The context of a dict of the user's own class is such a dict with None for every value.
+    """
 
     type: type
     context: Any
@@ -114,10 +118,22 @@ def _take_apart(value: Any, tensors: list[torch.Tensor]) -> Structure:
         return Custom(type(value), value, len(found))
     kind = pytree._get_node_type(value)
     node = pytree.SUPPORTED_NODES.get(kind)
+    if node is None and isinstance(value, dict):
+        return _take_own_dict_apart(value, tensors)
     if node is None or isinstance(value, torch.Size):  # pytree would build a plain tuple again
         return Constant(value)
     children, context = node.flatten_fn(value)
     return Container(kind, context, tuple(_take_apart(child, tensors) for child in children))
+
+
+def _take_own_dict_apart(value: dict[Any, Any], tensors: list[torch.Tensor]) -> Structure:
+    before = len(tensors)
+    children = tuple(_take_apart(child, tensors) for child in value.values())
+    if len(tensors) == before:
+        return Constant(value)
+    empty = copy.copy(value)
+    empty.update(dict.fromkeys(value))
+    return Container(type(value), empty, children)
 
 
 def unflatten(structure: Structure, tensors: Sequence[Any]) -> Any:
@@ -145,8 +161,12 @@ def _put_together(structure: Structure, values: Iterator[Any]) -> Any:
             mine = [next(values) for _ in range(count)]
             return parser.reconstruct(original, iter(mine))
         case Container(kind, context, children):
-            node = pytree.SUPPORTED_NODES[kind]
-            return node.unflatten_fn([_put_together(c, values) for c in children], context)
+            built = [_put_together(child, values) for child in children]
+            if kind not in pytree.SUPPORTED_NODES:
+                filled = copy.copy(context)
+                filled.update(zip(context, built, strict=True))
+                return filled
+            return pytree.SUPPORTED_NODES[kind].unflatten_fn(built, context)
 
 
 def count_leaves(structure: Structure) -> int:
@@ -176,7 +196,7 @@ def leaf_names(structure: Structure, name: str) -> list[str]:
 
 
 def _child_keys(kind: type, context: Any, count: int) -> list[str]:
-    if isinstance(context, list) and len(context) == count:
+    if isinstance(context, (list, dict)) and len(context) == count:
         return [f"[{key!r}]" for key in context]
     if isinstance(context, type) and hasattr(context, "_fields"):
         return [f".{field}" for field in context._fields]

@@ -14,7 +14,6 @@ from torch import nn
 from pantile.capture.operators import refuse_unsupported
 from pantile.capture.signature import Bound, Signature, trailing_defaults, without
 from pantile.errors import CaptureError, PlacementError, StateError
-from pantile.logging import TRACE, logger
 from pantile.ops.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from pantile.options import Options
 from pantile.options.backend import check_backend_settings, check_overlap_options
@@ -28,7 +27,7 @@ from pantile.runtime.anchors import Anchors
 from pantile.runtime.compiled import Compiled, Variant
 from pantile.runtime.dot_file import write_dot
 from pantile.runtime.export_proto import export_program
-from pantile.runtime.ir import ir_json
+from pantile.runtime.graph_log import log_graph
 from pantile.runtime.numerics import Numerics, why_reference
 from pantile.runtime.placement import Placement, check_placement, place_blocks, tag_stages
 from pantile.runtime.placement_log import log_placement, log_sources
@@ -87,8 +86,7 @@ class Compiler:
                 plan = self._plan(executable.program, placement)
         finally:
             run_post_compile_hooks()
-        if logger.isEnabledFor(TRACE):
-            logger.log(TRACE, "%s", ir_json(program, None, self._options.Precision.partials_type))
+        log_graph(program, self._options.Precision.partials_type, captured.hints)
         log_sources(program, self._options.source_location_excludes)
         log_placement(program, placement, captured.blocks, self._options.execution_strategy)
         export_program(program, self._options.Precision.partials_type)
@@ -104,6 +102,7 @@ class Compiler:
         from pantile.capture.forward import Request, capture
 
         call, structure = _merged_call(self._module, bound)
+        settings = self._options._Popart.options
         with self._with_flags(variant.flags), substituted():
             return capture(
                 Request(
@@ -115,6 +114,7 @@ class Compiler:
                     bound.names,
                     training=self._training,
                     strict=self._options.is_strict,
+                    strided_groups=bool(settings.get("groupNormStridedChannelGrouping")),
                     loss_scaling=variant.scaled,
                     module_names=self._options.module_namescope,
                     constants={n: v for n, v in bound.values.items() if not flatten(v)[0]},

@@ -4,7 +4,11 @@ poptorch.addmm (model.py:12) was lowered to MatMul
 enablePipelining set to value 1
  fc1/MatMul:0 [float32(2, 4), mode(Pipelined), ipu(0), stage(0)]
  fc2/MatMul:0 [float32(2, 4), mode(Pipelined), ipu(1), stage(1)]
+Op "fc2/MatMul", 1 of type ai.graphcore.MatMul:1
+  fc2/MatMul:0
+    layer: layer:embedding
 
+The last three lines are for an op in a scope of `Attribute`.
 Stages are those of the strategy, as the user counts them; a strategy of phases tells those, spread
 out where its tensors leave the chip between them.
 """
@@ -12,6 +16,7 @@ out where its tensors leave the chip between them.
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -53,6 +58,7 @@ def log_placement(
             ipu = placement.devices[tag.stage]
             where = _where(strategy, ipu, by_block.get(tag.block, (0, 0))[1])
             logger.debug(" %s [%s, %s]", name, _spec(value), where)
+    _log_attributes(program)
     logger.debug("Graph lowered to PopART: %d nodes", len(program.graph.nodes))
 
 
@@ -71,6 +77,19 @@ def log_sources(program: Program, excludes: Sequence[str]) -> None:
             if not source or any(text in source for text in hidden):
                 source = "[unknown]"
             logger.debug("poptorch.%s (%s) was lowered to %s", op_name(node), source, op_type(node))
+
+
+def _log_attributes(program: Program) -> None:
+    """The ops in scopes of `Attribute`, with what they were given there."""
+    names = TensorNames(program)
+    nodes = (node for node in program.graph.nodes if node.op == "call_function")
+    for number, node in enumerate(nodes):
+        split = ((*name.partition("/"), value) for name, value in tag_of(node).attributes)
+        given = [f"    {key}: {key}:{value}" for _, slash, key, value in split if slash]
+        if given and node.target is not operator.getitem:
+            name = names.op(node)
+            lines = [f'Op "{name}", {number} of type ai.graphcore.{op_type(node)}:1', f"  {name}:0"]
+            logger.debug("%s", "\n".join(lines + given))
 
 
 def _where(strategy: ExecutionStrategy, ipu: int, stage: int) -> str:

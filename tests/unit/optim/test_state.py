@@ -132,7 +132,9 @@ def test_a_copy_takes_the_state_along_but_not_the_device():
 
 @pytest.mark.parametrize("state", [{}, {"state": {}}])
 def test_a_dictionary_that_is_no_state_is_refused(state):
-    with pytest.raises(OptimizerStateError, match="Only IPU optimizer states") as caught:
+    with pytest.raises(
+        OptimizerStateError, match="Only IPU optimizer states can be loaded onto the IPU"
+    ) as caught:
         make_optimizer().load_state_dict(state)
 
     assert isinstance(caught.value, RuntimeError)

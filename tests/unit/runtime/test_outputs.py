@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import itertools
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 
 import pytest
 import torch
@@ -33,6 +33,38 @@ def test_the_structure_of_forward_comes_back():
     assert torch.equal(out["b"].left, x - 1)
     assert out["b"].right == "text"
     assert out["c"] == 7
+
+
+class Named(OrderedDict):
+    """Results under names, of a class of the user's own."""
+
+    def sizes(self):
+        return [value.numel() for value in self.values()]
+
+
+def test_a_dict_of_the_users_own_class_comes_back_filled():
+    model = poptorch.inferenceModel(
+        Pass(lambda x: Named(sum=x + 1, first=x, text="same")), options()
+    )
+
+    for _ in range(2):
+        x = torch.randn(2, 3)
+        out = model(x)
+
+        assert type(out) is Named
+        assert list(out) == ["sum", "first", "text"]
+        assert torch.equal(out["sum"], x + 1)
+        assert torch.equal(out["first"], x)
+        assert out["text"] == "same"
+
+
+def test_an_argument_can_be_a_dict_of_the_users_own_class():
+    model = poptorch.inferenceModel(Pass(lambda d: (d["a"] - d["b"], sum(d.sizes()))), strict())
+    a, b = torch.randn(3), torch.randn(3)
+
+    assert torch.equal(model(Named(a=a, b=b))[0], a - b)
+    assert torch.equal(model(Named(a=b, b=a))[0], b - a)
+    assert model(Named(a=a, b=b))[1] == 6
 
 
 def test_nothing_returned_is_none():

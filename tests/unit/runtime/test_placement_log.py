@@ -51,6 +51,28 @@ def test_an_op_is_told_with_its_ipu_and_stage(caplog: pytest.LogCaptureFixture) 
     assert " l2/Mul:0 [float32(1, 5), mode(Pipelined), ipu(1), stage(1)]" in lines
 
 
+def test_an_op_in_a_scope_of_attributes_is_told_with_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside, self.outside = nn.GroupNorm(1, 5), nn.GroupNorm(1, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with poptorch.Attribute(__outline={"layer": "embedding"}):
+                x = self.inside(x)
+            return self.outside(x)
+
+    found = [line for line in told(Model(), options(), caplog) if line.startswith("Op ")]
+
+    assert [line.split('"')[1] for line in found] == ["inside/GroupNormalization"]
+    header, result, given = found[0].splitlines()
+    assert header.endswith(" of type ai.graphcore.GroupNormalization:1")
+    assert result == "  inside/GroupNormalization:0"
+    assert given == "    layer: layer:embedding"
+
+
 def test_stages_are_counted_as_the_strategy_counts_them(caplog: pytest.LogCaptureFixture) -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

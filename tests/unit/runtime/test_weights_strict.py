@@ -313,3 +313,43 @@ def test_wide_weights_are_narrowed_on_the_device_only():
     assert out.dtype is torch.float32
     assert torch.equal(out, twin(model).float()(x.float()))
     assert model.fc.weight.dtype is torch.float64
+
+
+def test_inference_leaves_the_statistics_of_a_batch_norm_in_train_mode_alone():
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            return self.norm(x), self.norm.running_mean + 0, self.norm.running_var
+
+    model, x = Norm(), 5 + torch.randn(8, 3)
+    executor = poptorch.inferenceModel(model, strict())
+
+    for _ in range(2):
+        out, mean, variance = executor(x)
+
+    torch.testing.assert_close(out, nn.BatchNorm1d(3)(x).detach())
+    assert torch.equal(mean, torch.zeros(3))
+    assert torch.equal(variance, torch.ones(3))
+
+
+def test_training_writes_the_statistics_of_a_batch_norm():
+    model = nn.Sequential(nn.BatchNorm1d(3), Regression())
+    eager, x = nn.BatchNorm1d(3), 5 + torch.randn(8, 3)
+
+    class Trained(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return poptorch.identity_loss(self.model(x), reduction="mean")
+
+    executor = poptorch.trainingModel(Trained(), strict(), sgd(model))
+    executor(x)
+    eager(x)
+    executor.copyWeightsToHost()
+
+    torch.testing.assert_close(model[0].running_mean, eager.running_mean)
