@@ -116,12 +116,14 @@ def _failed(error: Exception, arguments: Mapping[str, Any], *, strict: bool) -> 
         )
     kind = next(cls for cls in type(error).__mro__ if cls.__module__ == "builtins")
     given = f"arguments of one micro-batch: {describe(arguments)}"
+    fix = advise(text, arguments)
     failure = combined(ForwardError, kind)(
         text if strict else f"forward failed with {kind.__name__}: {text}\n  {given}",
-        fix=advise(text, arguments),
+        fix=fix,
         location=place,
     )
     if strict:
+        assert isinstance(failure, ForwardError)
         failure.bare = True
-        logger.info("forward failed; %s\n  at: %s\n  fix: %s", given, place, failure.fix)
+        logger.info("forward failed; %s\n  at: %s\n  fix: %s", given, place, fix)
     return failure
