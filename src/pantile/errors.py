@@ -127,6 +127,12 @@ class LossError(CaptureError):
 class ForwardError(CaptureError):
     """`forward` itself raised. Instances are also of the class that was raised."""
 
+    #: Is the text what was raised and no more? So in strict mode; the log has the rest.
+    bare = False
+
+    def __str__(self) -> str:
+        return self.message if self.bare else super().__str__()
+
 
 class PlacementError(CaptureError):
     """A block, stage or device count that cannot be."""

@@ -14,7 +14,7 @@ __all__ = ["Options"]
 
 def _refuse(call: str) -> NoReturn:
     raise LauncherOption(
-        f"Cannot call `{call}` on popdist.poptorch.Options: the launcher decides it",
+        f"Cannot call `{call}` with popdist.poptorch.Options: the launcher decides it",
         fix="change the launcher's arguments, or use poptorch.Options",
     )
 
@@ -22,7 +22,7 @@ def _refuse(call: str) -> NoReturn:
 class _LaunchedDistributedOptions(options._DistributedOptions):
     """The place of this process, as the launcher set it."""
 
-    def configureProcessId(self, process_id: int, num_processes: int) -> Self:
+    def configureProcessId(self, process_id: int, num_processes: int = 1) -> Self:
         """Raise: the launcher knows which process this is."""
         _refuse("Distributed.configureProcessId")
 

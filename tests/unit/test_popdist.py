@@ -63,6 +63,7 @@ def test_launched_options_do_not_ask_open_mpi(monkeypatch: pytest.MonkeyPatch) -
         ("Distributed.disable", lambda o: o.Distributed.disable()),
         ("Distributed.setEnvVarNames", lambda o: o.Distributed.setEnvVarNames("A", "B")),
         ("Distributed.configureProcessId", lambda o: o.Distributed.configureProcessId(0, 2)),
+        ("Distributed.configureProcessId", lambda o: o.Distributed.configureProcessId(1)),
     ],
 )
 @pytest.mark.parametrize("prepare", [lambda o: o, lambda o: o.clone()])
@@ -73,7 +74,7 @@ def test_what_the_launcher_decides_cannot_be_called(
 ) -> None:
     options = prepare(popdist.poptorch.Options(ipus_per_replica=1))
 
-    with pytest.raises(RuntimeError, match=f"Cannot call `{name}`") as caught:
+    with pytest.raises(RuntimeError, match=f"Cannot call `{name}` with popdist.poptorch") as caught:
         call(options)
 
     assert isinstance(caught.value, Error)

@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pantile.capture.source import place_of_error
 from pantile.errors import CaptureError, DataDependentError, Error, ForwardError, combined
+from pantile.logging import logger
 from pantile.program.advice import advise, describe
 
 _BRANCH_FIX = (
@@ -58,8 +59,11 @@ _NO_CAST = re.compile(
 
 
 @contextmanager
-def explained(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Errors raised inside become ours, with the user's file and line."""
+def explained(arguments: Mapping[str, Any], *, strict: bool = False) -> Iterator[None]:
+    """Errors raised inside become ours, with the user's file and line.
+
+    Strict mode keeps the text of what forward raised, which scripts of PopTorch compare.
+    """
     try:
         yield
     except Error as error:
@@ -89,7 +93,7 @@ def explained(arguments: Mapping[str, Any]) -> Iterator[None]:
     except _PYTHON_ERRORS as error:
         if is_users_class(type(error)):
             raise
-        raise _failed(error, arguments) from error
+        raise _failed(error, arguments, strict=strict) from error
 
 
 class DynamicShapeError(DataDependentError, DynamicOutputShapeException):
@@ -109,7 +113,7 @@ def is_users_class(kind: type) -> bool:
     return kind.__module__.partition(".")[0] not in ("builtins", "torch")
 
 
-def _failed(error: Exception, arguments: Mapping[str, Any]) -> Error:
+def _failed(error: Exception, arguments: Mapping[str, Any], *, strict: bool) -> Error:
     place = place_of_error(error.__traceback__)
     text = _NO_CAST.sub(_as_eager_says, str(error))
     if any(phrase in text for phrase in _VALUE_PHRASES):
@@ -119,12 +123,18 @@ def _failed(error: Exception, arguments: Mapping[str, Any]) -> Error:
             location=place,
         )
     kind = next(cls for cls in type(error).__mro__ if cls.__module__ == "builtins")
-    return combined(ForwardError, kind)(
-        f"forward failed with {kind.__name__}: {text}\n  arguments of one micro-batch: "
-        + describe(arguments),
-        fix=advise(text, arguments),
+    given = f"arguments of one micro-batch: {describe(arguments)}"
+    fix = advise(text, arguments)
+    failure = combined(ForwardError, kind)(
+        text if strict else f"forward failed with {kind.__name__}: {text}\n  {given}",
+        fix=fix,
         location=place,
     )
+    if strict:
+        assert isinstance(failure, ForwardError)
+        failure.bare = True
+        logger.info("forward failed; %s\n  at: %s\n  fix: %s", given, place, fix)
+    return failure
 
 
 def _as_eager_says(refusal: re.Match[str]) -> str:

@@ -265,7 +265,8 @@ def _capture(request: Request) -> Captured:
     with TRACER_LOCK:
         trace = _Trace(request)
         inputs = trace.inputs()
-        with explained(request.given), own_metadata(), fx_traceback.preserve_node_meta():
+        explaining = explained(request.given, strict=request.strict)
+        with explaining, own_metadata(), fx_traceback.preserve_node_meta():
             with trace.mode, _plain_state(), traces_of_users():
                 recorded = make_fx(
                     trace.run,

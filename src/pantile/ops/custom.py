@@ -18,12 +18,16 @@ import torch
 
 from pantile.errors import CaptureError, OperandError, OperandValueError
 from pantile.ops.context import current, strict_mode
+from pantile.ops.gathering import gather_last_dim
 from pantile.ops.library_op import call_library_op, library_op
 from pantile.ops.operands import require_tensor
 
 Function = Callable[..., Any]
 
-_functions: dict[tuple[str, str, int], Function] = {}
+#: Filled with the ops that PopTorch's own package brings along.
+_functions: dict[tuple[str, str, int], Function] = {
+    ("poptorch.custom_ops", "FastGatherLastDim", 1): gather_last_dim,
+}
 #: What calls were given as attributes, by `attr:<number>`, for `accessAttributes`.
 ATTRIBUTES: dict[str, Mapping[str, Any]] = {}
 _FLOAT32_MAX = torch.finfo(torch.float32).max

@@ -56,14 +56,14 @@ def dynamic_update(
     require_tensor(op, "src", src)
     if input.dim() != src.dim():
         raise OperandError(
-            f"{op}: input and src tensors must have same dimensionality: ({input.dim()}) vs "
+            f"{op}: input and src tensors must have same dimensionality. ({input.dim()}) vs "
             f"({src.dim()})",
             fix="reshape src, for example with src.unsqueeze(0)",
         )
     types = _types(input, src)
     if types[0] != types[1]:
         raise OperandError(
-            f"{op}: input and src tensor must have same dtype: ({types[0]} vs {types[1]})",
+            f"{op}: input and src tensor must have same dtype. ({types[0]} vs {types[1]})",
             fix="cast src with src.to(input.dtype)",
         )
     src = src.to(input.dtype)

@@ -143,7 +143,12 @@ class Optimizer(torch.optim.Optimizer):
         """Forget the executor. The state read last stays, for the next executor if asked to."""
         self._state_source = None
         self.ipu_state_is_dirty = False
-        if upload_again and self._ipu_state is not None:
+        if upload_again:
+            self.upload_again()
+
+    def upload_again(self) -> None:
+        """Write the state that was read last before the next run, if one was read."""
+        if self._ipu_state is not None and not self.ipu_state_is_dirty:
             self.host_state_is_dirty = True
 
     def device_state_changed(self) -> None:

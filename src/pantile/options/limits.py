@@ -44,7 +44,8 @@ def device_count(
         )
     if count > MAX_IPUS:
         raise PlacementError(
-            f"Too many IPUs requested ({count}). A process has at most {MAX_IPUS}",
+            f"Too many IPUs requested ({count}). Experiments that need more than {MAX_IPUS} take "
+            "several processes",
             fix="lower options.replicationFactor, use fewer IPUs per replica, or leave strict mode",
         )
     return count

@@ -4,6 +4,7 @@ input, input/1          arguments
 fc.weight               parameters and buffers, as the module names them
 layer/0/Conv:0          result 0 of an op, after the scopes it was recorded in
 layer/0/Conv:0/1        … of the second op of that name
+Slice:0, Slice:0/1      the parts of a split, which are ops of their own
 Gradient___fc.weight    the gradient of a parameter, of one micro-batch
 """
 
@@ -43,7 +44,10 @@ class TensorNames:
         if node.target is operator.getitem and node.args[0] in self._ops:
             source, index = node.args
             assert isinstance(source, fx.Node)
-            self._names[node] = self._unused(f"{self._ops[source]}:{index}")
+            own = f"{self._ops[source]}:{index}"
+            if op_type(source) == "Split":
+                own = f"{self._ops[source].removesuffix('Split')}Slice:0"
+            self._names[node] = self._unused(own)
             return
         scope, kind = tag_of(node).module, op_type(node)
         self._ops[node] = f"{scope}/{kind}" if scope else kind

@@ -61,6 +61,7 @@ _TYPES = {
     "reshape": "Reshape",
     "scatter_add": "ScatterReduce",
     "scatter_reduce": "ScatterReduce",
+    "split_with_sizes": "Split",
     "sum": "ReduceSum",
     "t": "Transpose",
     "threshold_backward": "ReluGrad",

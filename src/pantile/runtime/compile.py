@@ -88,7 +88,8 @@ class Compiler:
             run_post_compile_hooks()
         log_graph(program, self._options.Precision.partials_type, captured.hints)
         log_sources(program, self._options.source_location_excludes)
-        log_placement(program, placement, captured.blocks, self._options.execution_strategy)
+        strategy = self._options.execution_strategy
+        log_placement(program, placement, captured.blocks, strategy, loss=captured.loss)
         export_program(program, self._options.Precision.partials_type)
         write_dot(program, self._options, name=name)
         weights.written(_written_state(captured))

@@ -327,6 +327,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
                 self._upload()
                 if self._control is not None:
                     self._control.before_run()
+                self._random.send()
 
     def detachFromDevice(self) -> None:
         """Bring the state back to the host and release the device. The program is kept."""
@@ -335,7 +336,12 @@ class PoplarExecutor(Engines, Exports, Introspection):
             raise StateError("Device is not attached", fix="call attachToDevice() or run the model")
         with self._lock:
             self._bring_back()
+            if self._resident:
+                self._random.read()
+                if self._control is not None:
+                    self._control.let_go()
             self._attached, self._hot = False, None
+            logger.debug("Detached from device")
         release_device(self)
 
     def _bring_back(self) -> None:
@@ -383,6 +389,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
         # Another thread may have copied while this one waited for the lock.
         if not self._dirty:
             return False
+        logger.debug("Implicit copyWeightsToHost()")
         self.copyWeightsToHost()
         return True
 

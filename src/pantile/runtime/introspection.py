@@ -62,7 +62,7 @@ class Introspection(StageReports):
     def rng_state(self) -> list[int]:
         """The random state: assign it to resume, or to repeat, a run exactly."""
         self._need_compiled()
-        return self._random.state
+        return self._random.read() if self._attached else self._random.state
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from pantile.errors import InputMismatch, OptionTypeError, StateError, StoreError, combined
 from pantile.logging import logger
+from pantile.optim import Optimizer
 from pantile.options import Options
 from pantile.runtime.executor import PoplarExecutor
 from pantile.runtime.export.calls import calls_from
@@ -90,7 +91,10 @@ def _restored(path: Path) -> tuple[ExportFile, dict[str, Any]]:
 def _wrapped(parts: Mapping[str, Any], options: Options, *, training: bool) -> PoplarExecutor:
     model = parts["model"]
     if training:
-        executor = trainingModel(model, options, parts["optimizer"])
+        optimizer = parts["optimizer"]
+        if options.is_strict and isinstance(optimizer, Optimizer):
+            optimizer.upload_again()
+        executor = trainingModel(model, options, optimizer)
     else:
         executor = inferenceModel(model, options)
     executor._groups.chosen.update(parts["groups"])

@@ -10,7 +10,8 @@ Op "fc2/MatMul", 1 of type ai.graphcore.MatMul:1
 
 The last three lines are for an op in a scope of `Attribute`.
 Stages are those of the strategy, as the user counts them; a strategy of phases tells those, spread
-out where its tensors leave the chip between them.
+out where its tensors leave the chip between them. The loss that is trained ends with an op
+`IdentityLoss`, and one of absolute differences is an op `L1`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import operator
 from collections.abc import Sequence
 
 import torch
+from torch import fx
 
 from pantile.enums import Liveness
 from pantile.logging import logger
@@ -38,9 +40,14 @@ _GAP = 4
 
 
 def log_placement(
-    program: Program, placement: Placement, blocks: Sequence[Block], strategy: ExecutionStrategy
+    program: Program,
+    placement: Placement,
+    blocks: Sequence[Block],
+    strategy: ExecutionStrategy,
+    *,
+    loss: int | None = None,
 ) -> None:
-    """One line for each op of forward."""
+    """One line for each op of forward. `loss` is the output that is trained."""
     if not logger.isEnabledFor(logging.DEBUG):
         return
     pipelined = strategy.is_pipelined and placement.forward_stages > 1
@@ -49,6 +56,7 @@ def log_placement(
     by_block = {block: place for (block, _), place in zip(blocks, places, strict=True)}
     if isinstance(strategy, PhasedExecution):
         _log_phases(strategy)
+    trained = None if loss is None else program.returned[loss]
     for name, node in TensorNames(program).all.items():
         value, tag = node.meta.get("val"), tag_of(node)
         if node.op != "call_function" or tag.phase != "forward":
@@ -58,8 +66,18 @@ def log_placement(
             ipu = placement.devices[tag.stage]
             where = _where(strategy, ipu, by_block.get(tag.block, (0, 0))[1])
             logger.debug(" %s [%s, %s]", name, _spec(value), where)
+            for op in _loss_ops(node) if node is trained else ():
+                scope = name[: name.rfind("/", 0, name.rfind(":")) + 1]
+                logger.debug(" %s%s:0 [%s, %s]", scope, op, _spec(value), where)
     _log_attributes(program)
     logger.debug("Graph lowered to PopART: %d nodes", len(program.graph.nodes))
+
+
+def _loss_ops(node: fx.Node) -> tuple[str, ...]:
+    """What else the op that makes the loss is called."""
+    source = node.all_input_nodes[0] if node.all_input_nodes else node
+    is_l1 = op_type(node) in ("ReduceMean", "ReduceSum") and op_type(source) == "Abs"
+    return ("L1", "IdentityLoss") if is_l1 else ("IdentityLoss",)
 
 
 def log_sources(program: Program, excludes: Sequence[str]) -> None:

@@ -3,7 +3,8 @@
 Without a seed the engine draws from torch's own generator, in the order eager would: same bits.
 With `Options.randomSeed(s)` every replica has its own stream: before micro-batch `n` of replica
 `r` the generator is seeded from (s, r, n), and torch's generator is put back afterwards. The state
-is three kinds of numbers, so it can be saved, restored and resumed exactly.
+is three kinds of numbers, so it can be saved, restored and resumed exactly. The log tells of it as
+of something on another device.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 import torch
 
 from pantile.errors import StateError
+from pantile.logging import logger
 
 # torch has one generator for the CPU. While one executor has its own state in it, no other program
 # of ours may draw from it.
@@ -28,6 +30,21 @@ class RandomStreams:
     def __init__(self, seed: int | None, replicas: int) -> None:
         self._seed = seed
         self._counters = [0] * replicas
+        self._was_read = False
+
+    def read(self) -> list[int]:
+        """The state, brought to the host; it goes back to the device with the next `send`."""
+        logger.debug("Reading random seed")
+        logger.debug("Reading RNG state")
+        self._was_read = True
+        return self.state
+
+    def send(self) -> None:
+        """Tell the device the seed, and the state it had when it was read, if it was."""
+        if self._seed is not None:
+            logger.debug("Setting random seed to %d", self._seed)
+        if self._was_read:
+            logger.debug("Setting RNG state")
 
     @contextmanager
     def micro_batch(self, replica: int) -> Iterator[None]:
@@ -96,6 +113,8 @@ class RandomStreams:
                 fix="assign the rng_state of an executor with the same replicationFactor",
             )
         self._seed, self._counters = int(values[0]), [int(v) for v in values[1:]]
+        if any(self._counters):
+            logger.debug("Setting RNG state")
 
 
 def update_seeds(seed: int, counter: int, count: int) -> list[int]:

@@ -180,6 +180,11 @@ class OptimizerControl:
         if isinstance(self.optimizer, Optimizer) and self._update is not None:
             self.optimizer.state_dict()
 
+    def let_go(self) -> None:
+        """The device is released: the state that was read goes back when it is attached again."""
+        if isinstance(self.optimizer, Optimizer):
+            self.optimizer.upload_again()
+
     def detach(self) -> None:
         """The device lets the state go; a device of its own gets it back when compiled again."""
         if isinstance(self.optimizer, Optimizer):

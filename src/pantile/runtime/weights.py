@@ -17,6 +17,7 @@ from torch import nn
 
 from pantile.capture.module_state import ModuleState, StateTensor
 from pantile.errors import CaptureError, StateError
+from pantile.logging import logger
 from pantile.program.spec import InputKind
 from pantile.runtime.held_objects import still_holds
 
@@ -165,6 +166,7 @@ class Weights:
         """Copy host values to the device (all of them, or the named ones)."""
         chosen = list(self._cells) if names is None else list(names)
         if self.resident:
+            logger.debug("Writing weights from host to IPU memory")
             self._find_replaced()
             with torch.no_grad():
                 for name in chosen:
@@ -181,6 +183,7 @@ class Weights:
         """Copy device values to the host."""
         if not self.resident:
             return
+        logger.debug("Writing weights from IPU to host")
         self._find_replaced()
         with torch.no_grad():
             for cell in self._cells.values():

@@ -59,7 +59,7 @@ def test_dynamic_update_names_the_types_of_the_device() -> None:
         )
     )
 
-    with pytest.raises(poptorch.Error, match=r"same dtype: \(torch.float32 vs torch.int32\)"):
+    with pytest.raises(poptorch.Error, match=r"same dtype\. \(torch.float32 vs torch.int32\)"):
         poptorch.inferenceModel(model, poptorch.Options().strict().engine("reference"))(
             torch.ones(2)
         )

@@ -6,6 +6,7 @@ Each case is a forward with one offending statement, marked `# here`, and the re
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -262,6 +263,19 @@ def test_what_forward_raises_keeps_its_class_and_gets_a_place() -> None:
         if kind != "odd":
             assert isinstance(caught.value, ForwardError)
             assert "test_refusals.py" in caught.value.location
+
+
+def test_what_forward_raises_keeps_its_text_in_strict_mode() -> None:
+    class Raising(Case):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match=r"^no such thing$") as caught:
+        poptorch.inferenceModel(Raising(), poptorch.Options().strict(True))(X)
+
+    assert isinstance(caught.value, ForwardError)
+    assert "test_refusals.py" in caught.value.location
+    assert str(pickle.loads(pickle.dumps(caught.value))) == "no such thing"
 
 
 def test_a_batch_norm_that_averages_over_all_batches_is_refused() -> None:

@@ -92,6 +92,31 @@ def test_stages_are_counted_as_the_strategy_counts_them(caplog: pytest.LogCaptur
     assert " Mul:0/1 [float32(1, 5), mode(Pipelined), ipu(1), stage(2)]" in lines
 
 
+def test_parts_of_a_split_and_an_absolute_loss_have_the_names_of_the_backend(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.loss = nn.Linear(5, 5), nn.L1Loss()
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            left, right = torch.split(self.fc(x), [2, 3], dim=1)
+            return left, self.loss(right, torch.zeros_like(right))
+
+    with caplog.at_level(logging.DEBUG, logger="poptorch::python"):
+        poptorch.trainingModel(Model(), options())(torch.randn(4, 5))
+
+    place = "mode(Pipelined), ipu(0), stage(0)"
+    wanted = [
+        f" Slice:0 [float32(1, 2), {place}]",
+        f" Slice:0/1 [float32(1, 3), {place}]",
+        f" loss/L1:0 [float32(), {place}]",
+        f" loss/IdentityLoss:0 [float32(), {place}]",
+    ]
+    assert [text for text in caplog.messages if text in wanted] == wanted
+
+
 def test_one_stage_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None:
     assert "enablePipelining set to value 0" in told(Three(), options(), caplog)
 
