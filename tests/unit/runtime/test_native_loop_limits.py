@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,17 @@ def test_ctrl_c_is_heard_within_a_second_and_the_loop_runs_again(
     assert again == "again True"
 
 
+def least_growth(run: Callable[[], None]) -> int:
+    """Of the memory of this process: a leak shows every time, what others do meanwhile does not."""
+    growth = []
+    for _ in range(3):
+        gc.collect()
+        before = resident_bytes()
+        run()
+        growth.append(resident_bytes() - before)
+    return min(growth)
+
+
 @pytest.mark.parametrize(("name", "replicas"), [("SCALE", 1), ("TRANSPOSE", 1), ("SCALE", 2)])
 def test_memory_does_not_grow_over_a_hundred_thousand_micro_batches(
     name: str, replicas: int
@@ -147,14 +159,14 @@ def test_memory_does_not_grow_over_a_hundred_thousand_micro_batches(
         )
     )
     destinations = loop.new_destinations()
-    for i in range(100):
-        loop.run([arguments[i % 2]], destinations)
-    before = resident_bytes()
 
-    for i in range(1000 // replicas):
-        loop.run([arguments[i % 2]], destinations)
+    def run_some(count: int) -> None:
+        for i in range(count):
+            loop.run([arguments[i % 2]], destinations)
 
-    assert resident_bytes() - before < 1_000_000
+    run_some(100)
+
+    assert least_growth(lambda: run_some(1000 // replicas)) < 1_000_000
 
 
 def test_a_hundred_thousand_calls_do_not_grow_memory() -> None:
@@ -167,14 +179,14 @@ def test_a_hundred_thousand_calls_do_not_grow_memory() -> None:
             results=[ResultSpec("y", (2, 4), torch.float32)],
         )
     )
-    for _ in range(1000):
-        loop.run([x], loop.new_destinations())
-    before = resident_bytes()
 
-    for _ in range(100_000):
-        loop.run([x], loop.new_destinations())
+    def run_some(count: int) -> None:
+        for _ in range(count):
+            loop.run([x], loop.new_destinations())
 
-    assert resident_bytes() - before < 1_000_000
+    run_some(1000)
+
+    assert least_growth(lambda: run_some(100_000)) < 1_000_000
 
 
 @contextlib.contextmanager
