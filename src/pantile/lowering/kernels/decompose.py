@@ -3,10 +3,10 @@
     %n = layer_norm(%x, …)        ->        %m = mean(%x);  %d = sub(%x, %m);  …
     %y = mul(%n, %w)                        %y = mul(…, %w)
 
-An operator without a rule is copied as it is, with the shapes that are known of it. An operator with
-one is run once on stand-ins, what it calls is written down, and every node that calls it in the same
-way gets a copy: a model is made of few different calls. (To trace the whole program anew took 0.9 ms
-a node, of W3 2.4 s; this takes a tenth.)
+An operator without a rule is copied as it is, with the shapes that are known of it. An operator
+with one is run once on stand-ins, what it calls is written down, and every node that calls it in
+the same way gets a copy: a model is made of few different calls. To trace all of W3 anew took
+2.4 s, this takes a tenth.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class _Recording:
     results: Any = None
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the calls of operators that have no rule."""
 
     def __init__(self, table: Table) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._table = table
         self.recording = _Recording()
         self._numbers: dict[int, int] = {}
@@ -74,9 +74,7 @@ class _Recorder(TorchDispatchMode):
             raise _Unusual("a tensor from elsewhere")
         return _Value(self._numbers[id(value)])
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """A call of an operator, by a rule or by the operator itself."""
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload) or func.namespace == "prim":
@@ -101,8 +99,8 @@ class _Recorder(TorchDispatchMode):
             self._alive.append(torch.empty(0, device="meta"))  # the place of all of them
             for place, one in enumerate(out):
                 if isinstance(one, torch.Tensor):
-                    item = (operator.getitem, (_Value(whole), place), {}, one)
-                    self.recording.calls.append(item)
+                    given = (_Value(whole), place)
+                    self.recording.calls.append((operator.getitem, given, {}, one))
                     self.know(one)
 
 
@@ -150,8 +148,9 @@ class _Decomposition:
         if node.op != "call_function":
             raise _Unusual(node.op)
         if node.target is operator.getitem:
-            whole, place = self._became[node.args[0]], node.args[1]  # type: ignore[index]
-            return whole[place] if isinstance(whole, tuple | list) else self._copied(node)
+            args: Any = node.args
+            whole = self._became[args[0]]
+            return whole[args[1]] if isinstance(whole, tuple | list) else self._copied(node)
         if not isinstance(node.target, OpOverload):
             raise _Unusual(str(node.target))
         if node.target not in self._table and not node.target._can_decompose():
@@ -164,7 +163,8 @@ class _Decomposition:
 
     def _recording(self, node: fx.Node) -> _Recording | None:
         """What a node is made of; None if that is only itself."""
-        key = _key(fx.map_arg((node.target, node.args, node.kwargs), self._became.__getitem__))
+        given = fx.map_arg((node.args, node.kwargs), self._became.__getitem__)
+        key = (node.target, _key(given))
         if key not in self._known:
             try:
                 self._known[key] = self._recorded(node)
