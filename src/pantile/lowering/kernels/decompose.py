@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pantile.errors import Error
 from pantile.lowering.retrace import no_code, retraced
+from pantile.program.calls import likeness
 from pantile.program.program import WRITE, Program
 from pantile.program.tracing import TRACER_LOCK
 
@@ -164,8 +165,8 @@ class _Decomposition:
     def _recording(self, node: fx.Node) -> _Recording | None:
         """What a node is made of; None if that is only itself."""
         given = fx.map_arg((node.args, node.kwargs), self._became.__getitem__)
-        key = (node.target, _key(given))
-        if key not in self._known:
+        key = (node.target, likeness(given))
+        if key not in self._known or key[1] is None:
             try:
                 self._known[key] = self._recorded(node)
             except (Error, _Unusual):
@@ -231,15 +232,3 @@ def _tensor_of(value: Any) -> torch.Tensor:
 def _stand_in(node: Any) -> torch.Tensor:
     value = _tensor_of(node)
     return torch.empty_strided(tuple(value.shape), tuple(value.stride()), dtype=value.dtype)
-
-
-def _key(value: Any) -> Any:
-    """Equal for arguments that make the same calls."""
-    if isinstance(value, fx.Node):
-        known = _tensor_of(value)
-        return ("node", tuple(known.shape), tuple(known.stride()), known.dtype)
-    if isinstance(value, tuple | list):
-        return tuple(map(_key, value))
-    if isinstance(value, dict):
-        return tuple((name, _key(one)) for name, one in value.items())
-    return (type(value), repr(value)) if isinstance(value, int | float) else value

@@ -145,7 +145,8 @@ class NativeEngine:
         variant, kind = None, None
         if update is not None and reduction is not None and compiled.gradients:
             kind = TrainingKind(compiled, reduction)
-            variant = update.foresee(kind.update_kind, kind.gradients)
+            with uncollected():
+                variant = update.foresee(kind.update_kind, kind.gradients)
         self._step(compiled, variant, kind, weights, tensors, wait=wait)
 
     def forget(self) -> None:
