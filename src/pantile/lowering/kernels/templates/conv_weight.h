@@ -78,8 +78,8 @@ struct ConvStrip {
   i64 x_image, x_row, dy_image, dy_row;
 };
 
-// Steps from pixel to pixel are no constants, so that convolutions of other sizes share it.
-template <class Rows, int MR, int NV>
+// Steps from pixel to pixel need be no constants (0), so that convolutions of other sizes share it.
+template <class Rows, int MR, int NV, int XSTEP = 0, int DSTEP = 0>
 APART_WHOLE void conv_sum(const float* x, i64 x_step, const float* dy, i64 dy_step, ConvStrip strip,
                           float* sums, bool fresh) {
   vec kept[MR][NV];
@@ -96,7 +96,7 @@ APART_WHOLE void conv_sum(const float* x, i64 x_step, const float* dy, i64 dy_st
           vec input = spread(from[Rows::at(r)]);
           UNROLLED for (int v = 0; v < NV; v++) kept[r][v] += input * outputs[v];
         }
-        from += x_step, by += dy_step;
+        from += XSTEP ? XSTEP : x_step, by += DSTEP ? DSTEP : dy_step;
         if constexpr (MR * NV > REGISTERS / 2) from = conv_afresh(from);
       }
     }
@@ -183,8 +183,8 @@ struct ConvWeight : ConvWeightSizes<C> {
     using Rows = ConvTaps<C::IC, C::KW, C::DW * S::PIXEL, C::DH * S::ROW, PART * S::MR>;
     if (PART == S::PARTS - 1 || at / S::GROUPS == PART) {
       x += (i64)(at % S::GROUPS) * C::DH * S::ROW;
-      conv_sum<Rows, PART < S::PARTS - 1 ? S::MR : S::LAST, S::NV>(x, C::SW * S::PIXEL, dy, DSTEP,
-                                                                   strip, sums, fresh);
+      conv_sum<Rows, PART < S::PARTS - 1 ? S::MR : S::LAST, S::NV, C::SW * S::PIXEL, DSTEP>(
+          x, 0, dy, 0, strip, sums, fresh);
     } else if constexpr (PART < S::PARTS - 1) {
       taps_tile<DSTEP, PART + 1>(at, x, dy, strip, sums, fresh);
     }

@@ -131,9 +131,8 @@ INLINE void winograd_inputs(const float* source, int first, int count, float* in
   }
 }
 
-// The 2 x 2 pixels of a tile, NR floats each, from its 16 products, `step` floats apart. One function
-// for all convolutions.
-APART_WHOLE void winograd_pixels(const float* products, i64 step, int NR, float* pixels) {
+// The 2 x 2 pixels of a tile, NR floats each, from its 16 products, `step` floats apart.
+INLINE void winograd_pixels(const float* products, i64 step, int NR, float* pixels) {
   ROLLED for (int v = 0; v < NR; v += LANES, products += LANES, pixels += LANES) {
     vec rows[2][4];
     UNROLLED for (int j = 0; j < 4; j++) {
