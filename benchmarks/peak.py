@@ -102,14 +102,14 @@ def show(names: Iterable[str]) -> None:
 def measured(workload: Workload) -> Profile:
     """The profile of a training step."""
     from pantile.lowering.kernels.build import build
+    from pantile.lowering.kernels.decompose import decomposed
     from pantile.lowering.kernels.decompositions import decompositions
     from pantile.lowering.kernels.generate import written
     from pantile.lowering.kernels.source import sources
     from pantile.lowering.load import NativeProgram, NativeRun
-    from pantile.lowering.retrace import retraced
 
     prepared, values = _program(workload)
-    writer = written(retraced(prepared.program, decompositions())[0].graph)
+    writer = written(decomposed(prepared.program, decompositions()))
     program = NativeProgram(build(sources(writer, 2), checked=True), [])
     library = program.library
     library.pantile_ticks.restype = ctypes.POINTER(ctypes.c_long)

@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 from torch._subclasses import FakeTensor
 from torch.fx import traceback as fx_traceback
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -267,7 +268,9 @@ def _capture(request: Request) -> Captured:
         inputs = trace.inputs()
         explaining = explained(request.given, strict=request.strict)
         with explaining, own_metadata(), fx_traceback.preserve_node_meta():
-            with trace.mode, _plain_state(), traces_of_users():
+            # Its code is never run, only its graph.
+            lazy = _use_lazy_graph_module(True)
+            with lazy, trace.mode, _plain_state(), traces_of_users():
                 recorded = make_fx(
                     trace.run,
                     decomposition_table=safe_decompositions(),

@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 from torch._subclasses import FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pantile.capture.eager_paths import restore_masked_sums, shape_rules, shield, unshield
@@ -111,7 +112,7 @@ def functional_program(
     def replay(*args: Any) -> Any:
         return fx.Interpreter(recorded).run(*args)
 
-    with mode, torch.no_grad():
+    with mode, torch.no_grad(), _use_lazy_graph_module(True):  # nobody runs its code
         module = make_fx(
             torch.func.functionalize(replay, remove="mutations"),
             _disable_torch_fn_metadata_mode=True,

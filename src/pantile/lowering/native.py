@@ -17,7 +17,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -32,9 +32,9 @@ from pantile.lowering import self_check
 from pantile.lowering.compiler import compiler_version
 from pantile.lowering.kernels import build as kernels_build
 from pantile.lowering.kernels.refused import Refused
-from pantile.lowering.load import NativeProgram
+from pantile.lowering.load import NativeProgram, NativeRun
 from pantile.lowering.prepare import Prepared, prepare
-from pantile.lowering.tune import Choice, Samples, fastest, is_on, may_be_tried
+from pantile.lowering.tune import Choice, Samples, fastest, is_on, may_be_tried, with_threads
 from pantile.program.print_text import print_program
 from pantile.program.program import Program
 from pantile.store.cache import Entry
@@ -49,9 +49,6 @@ _CONVOLUTIONS = frozenset(
 )
 
 _SOURCES = (".py", ".h", ".cpp")
-
-_CHECKED_MICROSECONDS = 1e6
-"""A program that takes longer is not run again beside the reference engine."""
 
 Phase = Callable[[str], None]
 
@@ -144,7 +141,7 @@ def _compiled(
     why, failed = f"{LOWERING}=inductor", ""
     if _lowering() != "inductor":
         try:
-            choices = [_own_kernels(prepared, phase)]
+            choice = _own_kernels(prepared, phase)
         except CompilerMissing:
             raise
         except Refused as error:
@@ -159,8 +156,7 @@ def _compiled(
             why = failed = f"{type(error).__name__}: {error}"
         else:
             phase("tune")
-            choice = fastest(choices, prepared, values, threads)
-            wrong = _mistake(choice, prepared, values)
+            choice, wrong = _tried(choice, prepared, values, threads)
             if wrong is None:
                 return choice
             why = failed = wrong
@@ -172,14 +168,17 @@ def _compiled(
     return fastest(choices, prepared, values, threads)
 
 
-def _mistake(
-    choice: Choice, prepared: Prepared, values: Sequence[torch.Tensor] | None
-) -> str | None:
-    """What the self-check says against a program that was timed and is quick enough to be run."""
-    times = choice.microseconds.values()
-    if values is None or not times or min(times) > _CHECKED_MICROSECONDS:
-        return None
-    return self_check.complaint(choice.code, prepared, values, choice.threads)
+def _tried(
+    choice: Choice, prepared: Prepared, values: Sequence[torch.Tensor] | None, threads: int
+) -> tuple[Choice, str | None]:
+    """A program of our own kernels with the best number of threads, or what is wrong with it."""
+    if values is None or not is_on():
+        return replace(choice, threads=threads), None
+    run = NativeRun(NativeProgram(choice.code, ()), len(prepared.program.outputs))
+    found = self_check.examined(run, prepared, values, threads)
+    if found.complaint is not None or found.seconds is None:
+        return replace(choice, threads=threads), found.complaint
+    return with_threads(choice, run, values, threads, found.seconds), None
 
 
 def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:

@@ -4,24 +4,30 @@
 
 This is no measure of accuracy: it finds code that computes something else, as a mistake of ours or
 of a compiler would make it. Rounding can be all there is of a result (a gradient that is zero on
-paper), so what a nudge of the values changes is allowed to differ, too. Runs on copies; programs
-that take long are not run twice more for this.
+paper), so what a nudge of the values changes is allowed to differ, too. The run that is looked at
+is the first of those that time the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from pantile.errors import Error
 from pantile.logging import logger
-from pantile.lowering.load import NativeProgram, NativeRun
+from pantile.lowering.load import NativeRun
 from pantile.lowering.prepare import Prepared
 from pantile.lowering.reference import ReferenceExecutable
 
 MOST_BYTES = 1 << 28
 """Programs with more state than this are not checked: three copies of it are made."""
+
+MOST_SECONDS = 1.0
+"""Programs that take longer are not run again by the reference engine."""
 
 _NUDGE = 2.0**-21
 """Four units in the last place of float32; in a program with narrower types it is one of theirs."""
@@ -29,66 +35,83 @@ _SHARE, _NUDGED, _FLOOR = 0.05, 30.0, 1e-6
 """What may differ: this part of the norm, so many times what the nudge does, and so much each."""
 
 
-def complaint(
-    code: bytes, prepared: Prepared, values: Sequence[torch.Tensor], threads: int
-) -> str | None:
-    """What is wrong with the code of a program; None if nothing is, or it cannot be told."""
-    if sum(value.nbytes for value in values) > MOST_BYTES:
-        return None
-    reference = ReferenceExecutable(prepared.program)
+@dataclass(frozen=True)
+class Examined:
+    """What a first run showed."""
+
+    complaint: str | None
+    """What is wrong with the code; None if nothing is, or it cannot be told."""
+    seconds: float | None
+    """How long the run took; None if it failed."""
+
+
+def examined(
+    run: NativeRun, prepared: Prepared, values: Sequence[torch.Tensor], threads: int
+) -> Examined:
+    """Run a program once on these values, which it may write to, and look at what it makes."""
+    checked = sum(value.nbytes for value in values) <= MOST_BYTES
+    copies = [_copied(value) for value in values] if checked else []
     try:
-        right = _tensors(reference.run, values)
-    except (Error, RuntimeError, IndexError, ValueError) as error:
-        # Labels out of range, for example: the run itself will say so, with the user's line.
-        logger.debug("the program fails on the samples, it was not checked: %s", error)
-        return None
-    program = NativeProgram(code, ())
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        given = _tensors(_checked_run(program, prepared), values)
+        results, seconds = _first_run(run, prepared, values, threads)
     except Error as error:
-        return f"it fails where the reference engine does not: {error}"
-    finally:
-        torch.set_num_threads(before)
+        right = _right(prepared, copies) if checked else None
+        failed = None if right is None else f"it fails where the reference engine does not: {error}"
+        return Examined(failed, None)
+    if not checked or seconds > MOST_SECONDS:
+        return Examined(None, seconds)
+    return Examined(_complaint(prepared, [*results, *values], copies), seconds)
+
+
+def _complaint(
+    prepared: Prepared, given: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+) -> str | None:
+    """What is wrong with the results and the inputs after a run, of what was there before."""
+    right = _right(prepared, before)
+    if right is None:
+        return None
     pairs = list(zip(given, right, strict=True))
     if all(_is_near(ours, expected, expected) for ours, expected in pairs):
         return None
     # Seldom: only then it is worth to know what rounding does.
     nudge = _nudge(prepared)
-    nudged = _tensors(reference.run, [_nudged(value, nudge) for value in values])
-    for name, (ours, expected), other in zip(_names(prepared), pairs, nudged, strict=True):
+    nudged = _right(prepared, [_nudged(value, nudge) for value in before])
+    for name, (ours, expected), other in zip(_names(prepared), pairs, nudged or (), strict=True):
         if not _is_near(ours, expected, other):
             return f"{name} is not what the reference engine computes"
     return None
+
+
+def _right(prepared: Prepared, values: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    """What the reference engine makes of values, and these after it; None if it fails."""
+    copies = [_copied(value) for value in values]
+    try:
+        results = ReferenceExecutable(prepared.program).run(copies)
+    except (Error, RuntimeError, IndexError, ValueError) as error:
+        # Labels out of range, for example: the run itself will say so, with the user's line.
+        logger.debug("the program fails on the samples, it was not checked: %s", error)
+        return None
+    return [*results, *copies]
+
+
+def _first_run(
+    run: NativeRun, prepared: Prepared, values: Sequence[torch.Tensor], threads: int
+) -> tuple[Sequence[torch.Tensor], float]:
+    """The run whose results are looked at: the second one of a program that keeps something."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        begin = time.perf_counter()
+        results = run.run(values)
+        seconds = time.perf_counter() - begin
+        return run.run_again(values) if prepared.keeps else results, seconds
+    finally:
+        torch.set_num_threads(before)
 
 
 def _names(prepared: Prepared) -> Iterator[str]:
     program = prepared.program
     yield from (f"output {entry.name!r}" for entry in program.outputs)
     yield from (f"{entry.kind.value} {entry.name!r}" for entry in program.inputs)
-
-
-_Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-
-
-def _checked_run(program: NativeProgram, prepared: Prepared) -> _Run:
-    """The run whose results are looked at: the second one of a program that keeps something."""
-    native = NativeRun(program, len(prepared.program.outputs))
-    if not prepared.keeps:
-        return native.run
-
-    def twice(values: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        native.run(values)
-        return native.run_again(values)
-
-    return twice
-
-
-def _tensors(run: _Run, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a run, and the inputs after it."""
-    copies = [_copied(value) for value in values]
-    return [tensor.clone() for tensor in (*run(copies), *copies)]
 
 
 def _copied(value: torch.Tensor) -> torch.Tensor:
@@ -120,8 +143,18 @@ def _is_near(ours: torch.Tensor, right: torch.Tensor, nudged: torch.Tensor) -> b
         # A choice between equals, such as argmax, may go either way.
         changed, by_nudge = int((ours != right).sum()), int((nudged != right).sum())
         return changed <= max(1, right.numel() // 20, by_nudge)
+    floor = _FLOOR * right.numel() ** 0.5
+    if nudged is right:
+        apart, size = _norm(ours.float() - right.float()), _norm(right)
+        if math.isfinite(apart) and math.isfinite(size):  # 20 times as fast as to look at each
+            return bool(apart <= _SHARE * size + floor)
     ours, right, nudged = ours.double(), right.double(), nudged.double()
     known = right.isfinite() & nudged.isfinite()
     ours, right, nudged = ours[known], right[known], nudged[known]
     allowed = _SHARE * right.norm() + _NUDGED * (nudged - right).norm()
-    return bool((ours - right).norm() <= allowed + _FLOOR * right.numel() ** 0.5)
+    return bool((ours - right).norm() <= allowed + floor)
+
+
+def _norm(value: torch.Tensor) -> float:
+    """Of all numbers, added up as doubles."""
+    return float(torch.linalg.vector_norm(value, dtype=torch.float64))

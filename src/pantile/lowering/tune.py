@@ -28,7 +28,7 @@ from pantile.program.effects import is_noticed
 Samples = Mapping[str, Sequence[torch.Tensor]]
 """Values for the inputs of each program, to time it with."""
 
-_BUDGET_SECONDS = 0.15
+_BUDGET_SECONDS = 0.06
 _MOST_RUNS = 50
 _LONG_SECONDS = 0.05
 """Of a run that is not repeated to warm up."""
@@ -86,6 +86,53 @@ def fastest(
     return min(timed, key=lambda choice: min(choice.microseconds.values()))
 
 
+def with_threads(
+    choice: Choice, run: NativeRun, values: Sequence[torch.Tensor], threads: int, first: float
+) -> Choice:
+    """With how many threads a program is fastest, whose first run, with all, took `first` seconds.
+
+    Whoever waits for a long run rather has no second one: the first also fetches its memory, so it
+    is only repeated if it seems to be no faster than with one thread.
+    """
+    times = {threads: first}
+    before = torch.get_num_threads()
+    try:
+        if first < _LONG_SECONDS:
+            runs = _MOST_RUNS if threads > 1 else 1
+            times = {count: _repeated(run, values, count, runs) for count in {1, threads}}
+        elif threads > 1:
+            times[1] = _repeated(run, values, 1, 1)
+            if first > times[1] * _WORTH:
+                times[threads] = min(first, _repeated(run, values, threads, 1))
+    except (Error, RuntimeError) as error:
+        logger.debug("the program fails on its own results, it was not timed: %s", error)
+        return replace(choice, threads=threads)
+    finally:
+        torch.set_num_threads(before)
+    return _decided(choice, threads, times)
+
+
+def _decided(choice: Choice, threads: int, times: Mapping[int, float]) -> Choice:
+    best = threads if times[threads] <= times[1] * _WORTH else 1
+    microseconds = {str(count): round(seconds * 1e6, 1) for count, seconds in times.items()}
+    logger.debug("timed %s: %s", dict(choice.how), microseconds)
+    return replace(choice, threads=best, microseconds=microseconds)
+
+
+def _repeated(run: NativeRun, values: Sequence[torch.Tensor], threads: int, runs: int) -> float:
+    """The shortest time of some runs, in seconds."""
+    torch.set_num_threads(threads)
+    best, end = float("inf"), time.perf_counter() + _BUDGET_SECONDS
+    for _ in range(runs):
+        begin = time.perf_counter()
+        run.run_again(values)
+        now = time.perf_counter()
+        best = min(best, now - begin)
+        if now > end:
+            break
+    return best
+
+
 def _timed(
     choice: Choice,
     prepared: Prepared,
@@ -96,34 +143,17 @@ def _timed(
 ) -> Choice:
     program = NativeProgram(choice.code, choice.calls)
     before = torch.get_num_threads()
-    times: dict[str, float] = {}
     runs = _MOST_RUNS if decides or threads > 1 else 1  # to be recorded, if there is no choice
+    times: dict[int, float] = {}
     try:
         for count in sorted({1, threads}):
             torch.set_num_threads(count)
-            times[str(count)] = round(_time(program, prepared, values, runs) * 1e6, 1)
+            run = NativeRun(program, len(prepared.program.outputs))
+            begin = time.perf_counter()
+            run.run(values)  # the first one plans the memory
+            if time.perf_counter() - begin < _LONG_SECONDS:
+                run.run_again(values)
+            times[count] = _repeated(run, values, count, runs)
     finally:
         torch.set_num_threads(before)
-    best = threads if times[str(threads)] <= times["1"] * _WORTH else 1
-    logger.debug("timed %s: %s", dict(choice.how), times)
-    return replace(choice, threads=best, microseconds=times)
-
-
-def _time(
-    program: NativeProgram, prepared: Prepared, values: Sequence[torch.Tensor], runs: int
-) -> float:
-    """The shortest time of a run, in seconds."""
-    run = NativeRun(program, len(prepared.program.outputs))
-    begin = time.perf_counter()
-    run.run(values)  # the first one plans the memory
-    if time.perf_counter() - begin < _LONG_SECONDS:
-        run.run_again(values)
-    best, end = float("inf"), time.perf_counter() + _BUDGET_SECONDS
-    for _ in range(runs):
-        begin = time.perf_counter()
-        run.run_again(values)
-        now = time.perf_counter()
-        best = min(best, now - begin)
-        if now > end:
-            break
-    return best
+    return _decided(choice, threads, times)

@@ -44,10 +44,11 @@ def counter_random(program: Program) -> Program:
     The seeds are the last input, `Input("seeds", InputKind.SEEDS, int64[n])`; a program that draws
     nothing, or nothing that can be written so, gets none.
     """
-    graph, _ = copy_graph(program.graph)
-    sites = [node for node in graph.nodes if _is_site(node)]
-    if not sites:
+    found = [node for node in program.graph.nodes if _is_site(node)]
+    if not found:
         return program
+    graph, moved = copy_graph(program.graph)
+    sites = [moved[node] for node in found]
     writer = NodeWriter(graph)
     inputs, seeds, first = _with_seeds(program, writer, len(sites))
     formulas = Formulas(writer)

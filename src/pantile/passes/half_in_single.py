@@ -57,10 +57,11 @@ _WIDENED = frozenset(f"aten::{name}" for name in f"{_PRODUCTS}{_SUMS}".split())
 
 def half_in_single(program: Program) -> Program:
     """The same program, with float16 products and sums computed in float32."""
-    graph, _ = copy_graph(program.graph)
-    nodes = [node for node in graph.nodes if _is_half_sum(node)]
-    if not nodes:
+    found = [node for node in program.graph.nodes if _is_half_sum(node)]
+    if not found:
         return program
+    graph, moved = copy_graph(program.graph)
+    nodes = [moved[node] for node in found]
     writer = NodeWriter(graph)
     formulas = Formulas(writer)
     for node in nodes:

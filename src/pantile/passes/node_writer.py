@@ -14,6 +14,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 from torch._subclasses import FakeTensor, FakeTensorMode
 
+from pantile.program.calls import likeness
 from pantile.program.program import tag_of
 from pantile.program.spec import NodeTag
 
@@ -26,6 +27,7 @@ class NodeWriter:
         self.tag = NodeTag()
         self._mode = _mode_of(like or graph)
         self._stand_ins: dict[fx.Node, Any] = {}
+        self._known: dict[Any, Any] = {}
 
     @contextmanager
     def standing_for(self, node: fx.Node) -> Iterator[None]:
@@ -46,12 +48,19 @@ class NodeWriter:
         """One more call."""
         name = target.__name__.partition(".")[0]
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
-        values, named = fx.map_arg((args, kwargs), self._value_of)
-        with self._mode:
-            node.meta["val"] = target(*values, **named)
+        node.meta["val"] = self._result(target, args, kwargs)
         if self.tag != NodeTag():
             node.meta["tag"] = self.tag
         return node
+
+    def _result(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """What a call returns. An update calls the same for parameter after parameter."""
+        key = (target, likeness((args, kwargs)))
+        if key not in self._known or key[1] is None:
+            values, named = fx.map_arg((args, kwargs), self._value_of)
+            with self._mode:
+                self._known[key] = target(*values, **named)
+        return self._known[key]
 
     def placeholder(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> fx.Node:
         """One more input, behind the others."""

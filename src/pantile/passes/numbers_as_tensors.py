@@ -34,7 +34,7 @@ from pantile.passes.formula import NUMBER, Formulas, Term, computed_in, dtype_of
 from pantile.passes.fused_updates import COUNTERS, fused_update, is_fused_update
 from pantile.passes.node_writer import NodeWriter, arguments_of
 from pantile.passes.number_rules import ARITHMETIC, COMPARISONS, FILLED, UNARY
-from pantile.program.program import Program, copy_graph
+from pantile.program.program import Program
 from pantile.program.spec import Input, Output, ScalarSpec, TensorSpec
 
 aten = torch.ops.aten
@@ -212,8 +212,8 @@ class _Conversion:
 
 
 def _hold_numbers(program: Program) -> Program:
-    """See Note [A number is computed once]."""
-    graph, _ = copy_graph(program.graph)
+    """See Note [A number is computed once]. The graph is ours, it is changed in place."""
+    graph = program.graph
     writer = NodeWriter(graph)
     for node in list(graph.nodes):
         if node.op != "call_function" or not _is_single(node) or node.target is _HOLD:
@@ -225,7 +225,7 @@ def _hold_numbers(program: Program) -> Program:
             for user in larger:
                 user.replace_input_with(node, held)
     graph.lint()
-    return program.replace(graph=graph)
+    return program
 
 
 _HOLD = aten.as_strided.default

@@ -55,6 +55,17 @@ class Engines:
     _weights: Weights | None
     _prepared: Callable[..., tuple[Compiled, Sequence[torch.Tensor]]]
 
+    def _build_ahead(self) -> None:
+        """Build the device loop, if there is none yet, while a model is captured.
+
+        Capture is one thread of Python; the files of the program, later, want every core.
+        """
+        if self._options.engine_name == "reference" or why_reference(self._options) is not None:
+            return
+        from pantile.runtime.native.loop_library import compile_ahead
+
+        compile_ahead()
+
     def _start_native(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> None:
         """A new program: make its engine; compile now if that is wanted before it has run."""
         if self._options.engine_name == "reference":

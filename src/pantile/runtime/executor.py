@@ -24,6 +24,7 @@ from pantile.enums import ConnectionType, OutputMode
 from pantile.errors import Error, StateError
 from pantile.logging import logger
 from pantile.options import Options
+from pantile.program.garbage import uncollected
 from pantile.program.tracing import TRACER_LOCK
 from pantile.runtime import instrument, observe, ownership
 from pantile.runtime.anchors import Anchors
@@ -269,8 +270,14 @@ class PoplarExecutor(Engines, Exports, Introspection):
     def _compile(self, bound: Bound, variant: Variant) -> Compiled:
         claim_device(self, self._options)
         self._pull_from_others()
+        self._build_ahead()
         model = self._user_model
-        with TRACER_LOCK, instrument.suspended(model), instrument.uninstrumented(model):
+        with (
+            TRACER_LOCK,
+            uncollected(),
+            instrument.suspended(model),
+            instrument.uninstrumented(model),
+        ):
             weights = self._weights or self._new_weights()
             fed = self._machine.reader.prepare(bound.names, bound.tensors)
             example = self._machine.reader.micro_batch(fed, 0, 0, 0)

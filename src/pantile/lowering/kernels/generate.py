@@ -8,6 +8,7 @@ from collections.abc import Collection
 from torch import fx
 
 from pantile.errors import ProgramError
+from pantile.lowering.kernels.decompose import decomposed
 from pantile.lowering.kernels.decompositions import decompositions
 from pantile.lowering.kernels.expressions import storage_of
 from pantile.lowering.kernels.plan import Plan
@@ -17,7 +18,6 @@ from pantile.lowering.kernels.rules.table import ELEMENTWISE, FAMILIES
 from pantile.lowering.kernels.simplify import simplify
 from pantile.lowering.kernels.source import sources
 from pantile.lowering.kernels.writer import Writer
-from pantile.lowering.retrace import retraced
 from pantile.program.program import Program
 
 
@@ -36,10 +36,10 @@ def generate(program: Program, constant: Collection[int] = ()) -> list[str]:
 
 def _sources(program: Program, constant: Collection[int]) -> list[str]:
     try:
-        module, _, _ = retraced(program, decompositions())
+        graph = decomposed(program, decompositions())
     except ProgramError as error:  # also a decomposition of ours that has no rule for this case
         raise Refused(str(error.__cause__ or error).partition("\n")[0]) from error
-    return sources(written(module.graph, constant), os.cpu_count() or 1)
+    return sources(written(graph, constant), os.cpu_count() or 1)
 
 
 def written(graph: fx.Graph, constant: Collection[int] = ()) -> Writer:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pantile.lowering.kernels.types import HALVES
 
@@ -75,9 +76,7 @@ def _widened(value: Any) -> Any:
 
 def _results(op: OpOverload, args: Any, kwargs: Any) -> Any:
     """What the operator itself returns, of which nothing is written down."""
-    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-
-    with disable_proxy_modes_tracing():
+    with _disable_current_modes():  # stand-ins know their own
         return op(*args, **kwargs)
 
 

@@ -47,8 +47,11 @@ TEMPLATES = (
     "program.h",
 )
 
-_WORTH = 60
-"""The least weight of kernels that a file of its own pays for."""
+_WORTH = 500
+"""The least weight of kernels, in milliseconds, that a file of its own pays for."""
+
+_FRAME, _CALL = 100, 0.9
+"""The weight of the frame and of each call in the row."""
 
 _BUFFER = re.compile(r"\bb\d+(?:_\d+)?\b")
 _AXIS = re.compile(r"(?<![A-Za-z0-9])x\d+[oi]*")
@@ -69,10 +72,25 @@ class _Text:
     body: str
 
     @property
-    def weight(self) -> int:
-        """How long it takes to compile, roughly: templates of tiles are unrolled many times."""
-        heavy = {"conv_": 12, "winograd": 8, "gemm<": 5, "gemm_kept<": 5, "pool<": 3}
-        return 1 + sum(cost for word, cost in heavy.items() if word in self.body)
+    def family(self) -> str:
+        """The template it is made of."""
+        return next(word for word in _FAMILIES if word in self.body)
+
+
+_FAMILIES = {
+    "winograd_weight<": (80, 100),
+    "winograd<": (60, 70),
+    "pack_": (20, 40),
+    "conv_weight<": (110, 60),
+    "conv_input<": (140, 0),
+    "conv_forward": (110, 0),
+    "emm": (75, 60),
+    "pool": (55, 0),
+    "sums[": (38, 0),
+    "": (18, 0),
+}
+"""About how many milliseconds a kernel takes to compile, and what the first one takes beyond that.
+Measured on W1a, W3 and W4, one thread of a Sapphire Rapids."""
 
 
 def sources(writer: Writer, most: int) -> list[str]:
@@ -93,7 +111,7 @@ def sources(writer: Writer, most: int) -> list[str]:
             start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
             kernels.append(_Text(head, f"{head} {{ // {function.note}\n{start}\n{body}\n}}"))
         (once if number in setup else always).append(_call(function, name, number))
-    units = _divided(kernels, most)
+    units = _divided(kernels, most, len(writer.functions))
     rest = [text for unit in units[1:] for text in unit]
     rows = [_row("run_setup", once), _row("run_kernels", always)]
     end = [*rows, template("program_end.h")]
@@ -104,17 +122,26 @@ def sources(writer: Writer, most: int) -> list[str]:
     ]
 
 
-def _divided(kernels: Sequence[_Text], most: int) -> list[list[_Text]]:
-    """Kernels in groups that take about as long to compile, each worth its start."""
-    total = sum(text.weight for text in kernels)
-    count = max(1, min(most, total // _WORTH))
+def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text]]:
+    """Kernels in groups that take about as long to compile, each worth its start.
+
+    Those of one template stay together where they can: what they share is compiled once, and a file
+    needs fewer templates. The first group also gets the frame and the row of calls.
+    """
+    families = [text.family for text in kernels]
+    total = _FRAME + _CALL * calls + sum(_FAMILIES[word][0] for word in families)
+    total += sum(_FAMILIES[word][1] for word in set(families))
+    count = max(1, min(most, int(total) // _WORTH))
     groups: list[list[_Text]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for text in sorted(kernels, key=lambda text: -text.weight):
-        place = loads.index(min(loads))
-        groups[place].append(text)
-        loads[place] += text.weight
-    return groups
+    done, begun = 0.0, ""
+    for word, text in sorted(
+        zip(families, kernels, strict=True), key=lambda pair: [*_FAMILIES].index(pair[0])
+    ):
+        each, first = _FAMILIES[word]
+        done += each + (first if word != begun else 0)
+        begun = word
+        groups[min(count - 1, int(done * count / total))].append(text)
+    return groups[::-1]
 
 
 def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str]) -> str:
@@ -225,7 +252,9 @@ def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
         "void* inputs[INPUTS + 1]; void* results[OUTPUTS + 1]; void* handles[OUTPUTS + 1];",
         "const char* error; i64 ran; Team team; };",
         template("checked.h"),
-        "INLINE void meet(Context* context, int T) { if (T > 1) barrier(&context->team); }",
+        # Not inline: gcc would write the row of all calls twice, for T == 1 and for others, and
+        # that took it 0.25 s of W3.
+        "APART void meet(Context* context, int T) { if (T > 1) barrier(&context->team); }",
         "// All threads look before one of them begins the next kernel, which may fail as well.",
         "INLINE bool stopped(Context* context, int T) {",
         "const bool stop = context->failed; meet(context, T); return stop; }",

@@ -26,12 +26,12 @@ from pantile.errors import CompilerFailed, CompilerMissing, ProgramError
 from pantile.logging import logger
 from pantile.lowering.native import NativeStep, StepPrograms, compile_step
 from pantile.options import Options
+from pantile.program.garbage import uncollected
 from pantile.program.spec import InputKind
 from pantile.runtime.compiled import Compiled
 from pantile.runtime.inputs import InputReader
 from pantile.runtime.native.constants import can_be_watched
 from pantile.runtime.native.lane_library import LANE
-from pantile.runtime.native.loop_library import compile_ahead
 from pantile.runtime.native.plan import ArgumentSpec, Schedule, Threads
 from pantile.runtime.native.runner import Binding, Numbers, Runner
 from pantile.runtime.native.samples import samples_of
@@ -145,7 +145,8 @@ class NativeEngine:
         variant, kind = None, None
         if update is not None and reduction is not None and compiled.gradients:
             kind = TrainingKind(compiled, reduction)
-            variant = update.foresee(kind.update_kind, kind.gradients)
+            with uncollected():
+                variant = update.foresee(kind.update_kind, kind.gradients)
         self._step(compiled, variant, kind, weights, tensors, wait=wait)
 
     def forget(self) -> None:
@@ -312,7 +313,7 @@ class _Job:
         """Compile, or take from the cache; None if it cannot be compiled."""
         engine = self._engine
         try:
-            with engine._progress.compiling("native code", shown=shown, more=True):
+            with uncollected(), engine._progress.compiling("native code", shown=shown, more=True):
                 return self._compiled_step()
         except (ProgramError, CompilerFailed, CompilerMissing) as error:
             engine._refuse(self._compiled, str(error))
@@ -340,7 +341,6 @@ class _Job:
         engine = self._engine
         names = {"inference": "inference", "gradients": "training", "fused": "training"}
         what = names.get(programs.body.program.name, programs.body.program.name)
-        compile_ahead()
         return compile_step(
             programs,
             key,

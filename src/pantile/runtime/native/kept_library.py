@@ -37,6 +37,7 @@ Loaded = TypeVar("Loaded")
 _COMPILERS = ("g++", "c++", "clang++")
 _KEPT = 8  # libraries of other versions; each has about 100 kB
 _BUILD_SECONDS = 300.0
+_NICENESS = 2
 _NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}-([0-9a-f]{64})\.so")
 
 
@@ -160,25 +161,40 @@ class KeptLibrary:
             'install a working compiler with "apt install g++", or use Options.engine("reference")'
         )
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_BUILD_SECONDS,
-                check=False,
-            )
+            status, errors = _run(command)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CompilerMissing(
                 f"the C++ compiler {command[0]} cannot be run: {error}", fix=fix
             ) from error
-        if done.returncode != 0:
+        if status != 0:
             raise CompilerMissing(
                 f"the C++ compiler {command[0]} cannot compile the {self.what} "
-                f"(status {done.returncode}):\n{done.stderr[-2000:].rstrip()}",
+                f"(status {status}):\n{errors[-2000:].rstrip()}",
                 fix=fix,
             )
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """The status of a command and what it complains about.
+
+    It comes second to whatever else wants the cores: the compilation of the program itself.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        try:
+            _, errors = process.communicate(timeout=_BUILD_SECONDS)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, errors
 
 
 def _compiler_key(command: Sequence[str] | None) -> str:

@@ -13,11 +13,13 @@ from pantile.runtime.native.kept_library import KeptLibrary, find_compiler, link
 
 __all__ = ["find_compiler", "link_flags", "loop_library", "native_folder"]
 
+_FLAGS = ("-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
+
 _LOOP = KeptLibrary(
     "loop",
     "device loop",
     ("loop.cpp", "plan.h", "sums.h", "workers.h"),
-    ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    ("-O2", "-ftree-vectorize", *_FLAGS),
     (*link_flags(), "-ldl"),
 )
 

@@ -163,11 +163,12 @@ class _Reduction:
         # Whole cache lines, and work for two threads where there is much of it.
         wide = _WIDE if lane.size >= 2 * _WIDE else 32 if lane.size >= 32 else min(16, lane.size)
         n, blocks = lane.size, -(-lane.size // wide)
+        count = f"first + {wide} <= {n} ? {wide} : {n} - first" if n % wide else str(wide)
         several = _SIDE_BY_SIDE if self.inner[-1].size >= 2 * _SIDE_BY_SIDE else 1
         text += (
             f"\nfor (int block = share({blocks}, t, T), end = share({blocks}, t + 1, T);"
             f" block < end; block++) {{ const int first = block * {wide};"
-            f" const int count = first + {wide} <= {n} ? {wide} : {n} - first;"
+            f" const int count = {count};"
             f"\n{self._begin(wide * several)}"
         )
         cut, step = self._cut()
@@ -180,18 +181,17 @@ class _Reduction:
             part = f"LANEWISE for (int j = 0; j < count; j++) {{ {body} }}"
             row = f"if (count == {wide}) {{ {row} }} else {{ {part} }}"
         text += self._rows(lines[1 + len(outer) :], row, several, cut, step)
+        # One loop, not one for each row of sums: gcc takes a millisecond or two for every loop.
         fold = "".join(
-            f"\nfor (int j = 0; j < {wide}; j++) sums[j] = "
-            + self.operation.step.format("sums[j]", f"sums[{u * wide} + j]")
-            + ";"
+            f"sums[j] = {self.operation.step.format('sums[j]', f'sums[{u * wide} + j]')};"
             for u in range(1, several)
         )
+        each = f"\nLANEWISE for (int j = 0; j < {wide}; j++) {{ {fold}"
         if step:
-            start = f"for (int j = 0; j < {wide * several}; j++) sums[j] = 0;"
-            text += f"{fold}\nfor (int j = 0; j < {wide}; j++) whole[j] += sums[j]; {start}"
-            text += "}" * (cut + 1)
-        else:
-            text += fold
+            start = "".join(f" sums[{u * wide} + j] = 0;" for u in range(several))
+            text += f"{each} whole[j] += sums[j];{start} }}" + "}" * (cut + 1)
+        elif several > 1:
+            text += f"{each} }}"
         text += (
             f"\nLANEWISE for (int j = 0; j < count; j++) {{ const int {lane.name} = first + j;"
             f" const {self.cpp} {ACC} = {'whole' if step else 'sums'}[j];{''.join(ends[-1])}"
@@ -226,7 +226,11 @@ class _Reduction:
                     f" UNROLLED for (int u = 0; u < {several}; u++)"
                     f" {{ const int {name} = at + u;{code} {row} }}"
                 )
-            text += f"\nfor (; at < {end}; at++) {{ const int u = 0, {name} = at;{code} {row} }}"
+            cut_here = step if step and depth == cut else several
+            if several == 1 or axis.size % several or cut_here % several:  # else none is left
+                text += (
+                    f"\nfor (; at < {end}; at++) {{ const int u = 0, {name} = at;{code} {row} }}"
+                )
         closed = len(self.inner) - 1 - (cut if step else 0)
         return text + "}" * closed
 

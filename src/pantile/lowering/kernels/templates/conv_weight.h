@@ -78,9 +78,10 @@ struct ConvStrip {
   i64 x_image, x_row, dy_image, dy_row;
 };
 
-template <class Rows, int MR, int NV, int XSTEP, int DSTEP>
-APART_WHOLE void conv_sum(const float* x, const float* dy, ConvStrip strip, float* sums,
-                          bool fresh) {
+// Steps from pixel to pixel need be no constants (0), so that convolutions of other sizes share it.
+template <class Rows, int MR, int NV, int XSTEP = 0, int DSTEP = 0>
+APART_WHOLE void conv_sum(const float* x, i64 x_step, const float* dy, i64 dy_step, ConvStrip strip,
+                          float* sums, bool fresh) {
   vec kept[MR][NV];
   UNROLLED for (int r = 0; r < MR; r++)
     UNROLLED for (int v = 0; v < NV; v++) kept[r][v] = vec{};  // each strip its own: short chains
@@ -95,7 +96,7 @@ APART_WHOLE void conv_sum(const float* x, const float* dy, ConvStrip strip, floa
           vec input = spread(from[Rows::at(r)]);
           UNROLLED for (int v = 0; v < NV; v++) kept[r][v] += input * outputs[v];
         }
-        from += XSTEP, by += DSTEP;
+        from += XSTEP ? XSTEP : x_step, by += DSTEP ? DSTEP : dy_step;
         if constexpr (MR * NV > REGISTERS / 2) from = conv_afresh(from);
       }
     }
@@ -171,8 +172,8 @@ struct ConvWeight : ConvWeightSizes<C> {
          (i64)(column * C::SW - C::PW + kw * C::DW) * S::PIXEL + part * S::PART;
     dy += (row - top) * strip.dy_row + (i64)column * DSTEP;
     if (part < S::PARTS - 1)
-      conv_sum<ConvInputs, S::MR, S::NV, C::SW * S::PIXEL, DSTEP>(x, dy, strip, sums, fresh);
-    else conv_sum<ConvInputs, S::LAST, S::NV, C::SW * S::PIXEL, DSTEP>(x, dy, strip, sums, fresh);
+      conv_sum<ConvInputs, S::MR, S::NV>(x, C::SW * S::PIXEL, dy, DSTEP, strip, sums, fresh);
+    else conv_sum<ConvInputs, S::LAST, S::NV>(x, C::SW * S::PIXEL, dy, DSTEP, strip, sums, fresh);
   }
 
   // A tile of many taps of few inputs: all of them hit all pixels.
@@ -183,7 +184,7 @@ struct ConvWeight : ConvWeightSizes<C> {
     if (PART == S::PARTS - 1 || at / S::GROUPS == PART) {
       x += (i64)(at % S::GROUPS) * C::DH * S::ROW;
       conv_sum<Rows, PART < S::PARTS - 1 ? S::MR : S::LAST, S::NV, C::SW * S::PIXEL, DSTEP>(
-          x, dy, strip, sums, fresh);
+          x, 0, dy, 0, strip, sums, fresh);
     } else if constexpr (PART < S::PARTS - 1) {
       taps_tile<DSTEP, PART + 1>(at, x, dy, strip, sums, fresh);
     }

@@ -86,12 +86,23 @@ template <class S> INLINE WinogradSquare winograd_square(int tile) {
           {conv_max(0, -h), conv_min(4, S::H - h), conv_max(0, -w), conv_min(4, S::W - w), whole}};
 }
 
+// A vector of a pixel, zeros if it is not there. Without branches: 16 of them in a row made the code
+// of a tile at the border eight times as long as that of others.
+INLINE vec winograd_pixel(const float* from, bool there) {
+#if defined(__AVX512F__)
+  return __builtin_ia32_loadups512_mask(from, vec{}, (unsigned short)-there);
+#else
+  return there ? load(from) : vec{};
+#endif
+}
+
 template <bool WHOLE>
 INLINE void winograd_load(const float* from, i64 XH, i64 XW, WinogradPart in, vec (&d)[4][4]) {
   UNROLLED for (int i = 0; i < 4; i++)
     UNROLLED for (int j = 0; j < 4; j++) {
       const bool there = i >= in.top && i < in.bottom && j >= in.left && j < in.right;
-      d[i][j] = WHOLE || there ? load(from + i * XH + j * XW) : vec{};
+      const float* pixel = from + i * XH + j * XW;
+      d[i][j] = WHOLE ? load(pixel) : winograd_pixel(pixel, there);
     }
 }
 
@@ -120,25 +131,29 @@ INLINE void winograd_inputs(const float* source, int first, int count, float* in
   }
 }
 
+// The 2 x 2 pixels of a tile, NR floats each, from its 16 products, `step` floats apart.
+INLINE void winograd_pixels(const float* products, i64 step, int NR, float* pixels) {
+  ROLLED for (int v = 0; v < NR; v += LANES, products += LANES, pixels += LANES) {
+    vec rows[2][4];
+    UNROLLED for (int j = 0; j < 4; j++) {
+      const vec a = load(products + (0 + j) * step), b = load(products + (4 + j) * step);
+      const vec c = load(products + (8 + j) * step), e = load(products + (12 + j) * step);
+      rows[0][j] = a + b + c, rows[1][j] = b - c - e;
+    }
+    UNROLLED for (int r = 0; r < 2; r++) {
+      store(pixels + 2 * r * NR, rows[r][0] + rows[r][1] + rows[r][2]);
+      store(pixels + (2 * r + 1) * NR, rows[r][1] - rows[r][2] - rows[r][3]);
+    }
+  }
+}
+
 // The pixels of the tiles [first, first + count), of one panel.
 template <class S, class Ep>
 INLINE void winograd_outputs(const float* products, int first, int count, int panel, Ep ep) {
   ROLLED for (int i = 0; i < count; i++) {
     const WinogradPlace at = winograd_place<S>(first + i);
     alignas(64) float pixels[4][S::NR];
-    ROLLED for (int v = 0; v < S::NV; v++) {
-      const float* from = products + (i64)i * S::NR + v * LANES;
-      vec rows[2][4];
-      UNROLLED for (int j = 0; j < 4; j++) {
-        const vec a = load(from + (0 + j) * S::PRODUCT), b = load(from + (4 + j) * S::PRODUCT);
-        const vec c = load(from + (8 + j) * S::PRODUCT), e = load(from + (12 + j) * S::PRODUCT);
-        rows[0][j] = a + b + c, rows[1][j] = b - c - e;
-      }
-      UNROLLED for (int r = 0; r < 2; r++) {
-        store(pixels[2 * r] + v * LANES, rows[r][0] + rows[r][1] + rows[r][2]);
-        store(pixels[2 * r + 1] + v * LANES, rows[r][1] - rows[r][2] - rows[r][3]);
-      }
-    }
+    winograd_pixels(products + (i64)i * S::NR, S::PRODUCT, S::NR, pixels[0]);
     ROLLED for (int r = 0; r < conv_min(2, S::OH - at.h); r++)
       ROLLED for (int c = 0; c < conv_min(2, S::OW - at.w); c++) {
         const float* row = pixels[2 * r + c];
