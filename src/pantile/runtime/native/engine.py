@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -312,8 +313,10 @@ class _Job:
     def run(self, *, shown: bool = True) -> NativeStep | None:
         """Compile, or take from the cache; None if it cannot be compiled."""
         engine = self._engine
+        # In the background the user's program runs meanwhile, and makes garbage.
+        collects = uncollected() if shown else nullcontext()
         try:
-            with uncollected(), engine._progress.compiling("native code", shown=shown, more=True):
+            with collects, engine._progress.compiling("native code", shown=shown, more=True):
                 return self._compiled_step()
         except (ProgramError, CompilerFailed, CompilerMissing) as error:
             engine._refuse(self._compiled, str(error))
