@@ -20,6 +20,7 @@ from pantile.capture.source import place_of_error
 from pantile.errors import CaptureError, DataDependentError, Error, ForwardError, combined
 from pantile.logging import logger
 from pantile.program.advice import advise, describe
+from pantile.program.spec import scalar_name
 
 _BRANCH_FIX = (
     "choose with torch.where(condition, a, b) or torch.cond(...), "
@@ -138,11 +139,5 @@ def _failed(error: Exception, arguments: Mapping[str, Any], *, strict: bool) -> 
 
 
 def _as_eager_says(refusal: re.Match[str]) -> str:
-    result, wanted = map(_kind_name, refusal.groups())
+    result, wanted = (scalar_name(getattr(torch, name)) for name in refusal.groups())
     return f"result type {result} can't be cast to the desired output type {wanted}"
-
-
-def _kind_name(dtype: str) -> str:
-    """`Long` for int64: eager's messages have the names of the old tensor classes."""
-    kind = torch.empty(0, dtype=getattr(torch, dtype)).type()
-    return kind.removeprefix("torch.").removesuffix("Tensor")

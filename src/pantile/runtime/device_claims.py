@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import threading
 import weakref
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Protocol
 
 from pantile.enums import ConnectionType
 from pantile.errors import Error, OfflineError
 from pantile.logging import TRACE, logger
 from pantile.options import Options, environment
+from pantile.runtime.registry import own_folder
 from pantile.store.lock import exclusive
 
 
@@ -62,12 +61,10 @@ def release_device(executor: Attachable) -> None:
 
 def _take_turn(executor: Attachable, device: int) -> None:
     """Wait until no other process is attached to the device."""
-    folder = Path(tempfile.gettempdir()) / f"pantile-devices-{os.geteuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
     turn = ExitStack()
     turn.enter_context(
         exclusive(
-            folder / f"ipu-{device}.lock",
+            own_folder() / f"ipu-{device}.lock",
             wait_seconds=math.inf,
             notice_after=0.0,
             notice=lambda owner: logger.log(TRACE, "No IPU available, sleeping: %s has it", owner),

@@ -57,7 +57,8 @@ def log_placement(
     if isinstance(strategy, PhasedExecution):
         _log_phases(strategy)
     trained = None if loss is None else program.returned[loss]
-    for name, node in TensorNames(program).all.items():
+    names = TensorNames(program)
+    for name, node in names.all.items():
         value, tag = node.meta.get("val"), tag_of(node)
         if node.op != "call_function" or tag.phase != "forward":
             continue
@@ -69,7 +70,7 @@ def log_placement(
             for op in _loss_ops(node) if node is trained else ():
                 scope = name[: name.rfind("/", 0, name.rfind(":")) + 1]
                 logger.debug(" %s%s:0 [%s, %s]", scope, op, _spec(value), where)
-    _log_attributes(program)
+    _log_attributes(program, names)
     logger.debug("Graph lowered to PopART: %d nodes", len(program.graph.nodes))
 
 
@@ -97,9 +98,8 @@ def log_sources(program: Program, excludes: Sequence[str]) -> None:
             logger.debug("poptorch.%s (%s) was lowered to %s", op_name(node), source, op_type(node))
 
 
-def _log_attributes(program: Program) -> None:
+def _log_attributes(program: Program, names: TensorNames) -> None:
     """The ops in scopes of `Attribute`, with what they were given there."""
-    names = TensorNames(program)
     nodes = (node for node in program.graph.nodes if node.op == "call_function")
     for number, node in enumerate(nodes):
         split = ((*name.partition("/"), value) for name, value in tag_of(node).attributes)

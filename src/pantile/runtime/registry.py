@@ -74,6 +74,15 @@ def _private_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"pantile-{os.getuid()}"
 
 
+def own_folder() -> Path:
+    """The same, made if it is missing; PermissionError if it is not this user's."""
+    folder = runtime_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    return folder
+
+
 def register(executor: PoplarExecutor, program: Compiled) -> None:
     """Make an executor visible; its first program decides what is shown."""
     if executor._times.pulse is not None:
@@ -85,10 +94,7 @@ def register(executor: PoplarExecutor, program: Compiled) -> None:
 
 
 def _register(executor: PoplarExecutor, program: Compiled) -> None:
-    folder = runtime_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to another user")
+    folder = own_folder()
     # Two processes that start at once must not take the same IPUs.
     with exclusive(folder / "ipus.lock", wait_seconds=2, notice_after=2, notice=logger.debug):
         entry = _entry(executor, program)
