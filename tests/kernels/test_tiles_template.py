@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,6 +48,8 @@ extern "C" void run_900(const float* A, const float* B, float* C, float* scratch
 }
 """
 
+_TILES = ("-DPANTILE_TILES", "-DPANTILE_ONLY_TILES")
+UNIT_OPTIONS = {"software": (*_TILES, "-DPANTILE_TILES_IN_SOFTWARE"), "unit": _TILES}
 UNITS = ["software", pytest.param("unit", marks=pytest.mark.skipif(not is_granted(), reason="AMX"))]
 
 
@@ -55,9 +58,7 @@ def program(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
     source = "".join(kernel(number, case) for number, case in enumerate(CASES)) + KEPT
-    options = ["-DPANTILE_TILES", "-DPANTILE_ONLY_TILES"]
-    if request.param == "software":
-        options.append("-DPANTILE_TILES_IN_SOFTWARE")
+    options = UNIT_OPTIONS[request.param]
     return compile_program(tmp_path_factory.mktemp("tiles"), TEMPLATES, source, *options)
 
 
@@ -107,6 +108,23 @@ def test_an_operand_that_was_packed_before_gives_the_same(program: ctypes.CDLL) 
     program.pack_kept(pointer(lies), pointer(packed))
 
     assert_close(run(program, "run_900", a, packed, 19 * 70, 2).view(19, 70), a, b)
+
+
+@pytest.mark.skipif(not is_granted(), reason="AMX")
+def test_software_gives_the_bits_of_the_unit(tmp_path: Path) -> None:
+    cases = [CASES.index(case) for case in CASES if case[0] in ((67, 65, 300), (67, 65, 301))]
+    source = "".join(kernel(number, CASES[number]) for number in cases)
+    programs = []
+    for unit, options in UNIT_OPTIONS.items():
+        (tmp_path / unit).mkdir()
+        programs.append(compile_program(tmp_path / unit, TEMPLATES, source, *options))
+
+    for number in cases:
+        (M, N, K), order, left, right = CASES[number]
+        a, b = torch.randn(M, K).to(TYPES[left]), torch.randn(K, N).to(TYPES[right])
+        given = stored(a, order[0]), stored(b, order[1])
+        first, second = (run(program, f"run_{number}", *given, M * N, 1) for program in programs)
+        assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -204,6 +204,7 @@ constexpr float tile_pack_cycles(int planes, int near, int far) {
   return (near == 1 ? 0.f : far == 1 ? 0.4f : 2.5f) + (planes == 1 ? 0.2f : 0.35f * planes);
 }
 
+constexpr i64 TILES_BLOCK = 800 << 10;  // bytes of A at a time: CPUs with tiles have 2 MiB of L2
 constexpr int TILES_DEEP = 16;  // steps along k before sums are put aside: 512 numbers
 
 constexpr GemmPlan tiles_candidate(int M, int N, int K, int AM, int AK, int BK, int BN, int rows,
@@ -215,7 +216,7 @@ constexpr GemmPlan tiles_candidate(int M, int N, int K, int AM, int AK, int BK, 
   const int blocks = pieces(steps, TILES_DEEP);
   plan.block_k = pieces(steps, blocks);
   const i64 block = 64L * strips * rows * plan.block_k * planes_a;
-  if (plan.pack_a && block > L2_BLOCK) plan.block_strips = pieces(strips, pieces(block, L2_BLOCK));
+  if (plan.pack_a) plan.block_strips = pieces(strips, pieces(block, TILES_BLOCK));
   int pairs = 0;
   for (int p = 0; p < planes_a; p++)
     for (int q = 0; q < planes_b; q++) pairs += p + q <= 2;

@@ -12,12 +12,12 @@
 //
 // A float is the sum of three bfloat16 without any loss (8 + 8 + 8 digits), its planes:
 //
-//   x = h + m + l         h = nearest bfloat16 of x,  m = of x - h,  l = the rest
-//   x * y ~ hh + (hm + mh) + (hl + lh + mm)           what is left out is below 2^-26 of it
+//   x = h + m + l         h = nearest bfloat16 of x,  m = first digits of x - h,  l = the rest
+//   x * y ~ hh + (hm + mh) + (hl + lh + mm)           what is left out is below 2^-24 of it
 //
 // So a product of floats is six of bfloat16, and still faster than in the vector unit if it is large.
-// The small ones are added up first, and what was summed is put aside every TILES_DEEP steps: the
-// result is nearer to that of float64 than a product in float (a fifth of its error). Numbers below
+// An instruction adds 32 products before it rounds the sum, and what was summed is put aside every
+// TILES_DEEP steps: the result is nearer to that of float64 than a product in float (half its error). Numbers below
 // 2^-126 count as zero, and an infinite operand gives NaN. A float16 is two bfloat16.
 //
 // If both operands are bfloat16 there is one plane, A is read where it lies if it can be, and words
@@ -74,14 +74,16 @@ template <int R> INLINE void tile_store(void* to, i64 row) {
 }
 template <int C, int A, int B> INLINE void tile_multiply() {
   if (!tiles_begun) __builtin_trap();
-  for (int i = 0; i < 16; i++)
+  for (int i = 0; i < 16; i++) {
+    float even[16] = {}, odd[16] = {};  // the first and the second numbers of words
     for (int w = 0; w < 16; w++)
       for (int j = 0; j < 16; j++) {
-        float& sum = (float&)tile_words[C][i][j];
         const u32 a = tile_words[A][i][w], b = tile_words[B][w][j];
-        sum = __builtin_fmaf(tile_number(a), tile_number(b), sum);
-        sum = __builtin_fmaf(tile_number(a >> 16), tile_number(b >> 16), sum);
+        even[j] = __builtin_fmaf(tile_number(a), tile_number(b), even[j]);
+        odd[j] = __builtin_fmaf(tile_number(a >> 16), tile_number(b >> 16), odd[j]);
       }
+    for (int j = 0; j < 16; j++) (float&)tile_words[C][i][j] += even[j] + odd[j];
+  }
 }
 
 #endif
@@ -90,32 +92,15 @@ template <int C, int A, int B> INLINE void tile_multiply() {
 
 typedef u32 words __attribute__((vector_size(64)));
 
-INLINE words rounded_bits(vec x) {  // in the upper half
-  const words bits = (words)x, odd = (bits >> 16) & 1;
-  const words nearest = bits + 0x7fffu + odd;
-  return (x != x ? bits | 0x400000u : nearest) & 0xffff0000u;
-}
-
-// The nearest bfloat16 of two vectors, those of x in the lower halves of the words.
-INLINE words rounded_words(vec x, vec y) {
-#if defined(__AVX512BF16__)
-  typedef unsigned short numbers __attribute__((vector_size(64)));
-  numbers both, turn;
-  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(x), "v"(y));
-  UNROLLED for (int i = 0; i < 32; i++) turn[i] = i / 2 + i % 2 * 16;
-  return (words)__builtin_shuffle(both, turn);
-#else
-  return rounded_bits(x) >> 16 | rounded_bits(y);
-#endif
-}
-
-// The planes of two vectors as words, `plane` floats apart.
+// The planes of two vectors as words, `plane` floats apart. The first plane is rounded, half away
+// from zero; the next ones are cut off, so that the last one holds what is left.
 template <int PLANES> INLINE void store_planes(vec x, vec y, float* to, i64 plane) {
   UNROLLED for (int p = 0; p < PLANES; p++) {
-    const words pair = rounded_words(x, y);
-    store(to + p * plane, (vec)pair);
-    x -= (vec)(pair << 16);
-    y -= (vec)(pair & 0xffff0000u);
+    const u32 half = p == 0 ? 0x8000u : 0u;
+    const words left = ((words)x + half) & 0xffff0000u, right = ((words)y + half) & 0xffff0000u;
+    store(to + p * plane, (vec)(left >> 16 | right));
+    x -= (vec)left;
+    y -= (vec)right;
   }
 }
 
@@ -128,7 +113,7 @@ INLINE void load_square(const Number* from, i64 row, i64 lane, i64 ahead, int ro
     if (rows == 16 && lanes == 16) {
       UNROLLED for (int j = 0; j < 16; j++) {
         square[j] = load(from + j * lane);
-        __builtin_prefetch(from + j * lane + ahead);
+        __builtin_prefetch(from + j * lane + 2 * ahead, 0, 2);
       }
     } else {
       ROLLED for (int j = 0; j < 16; j++)
@@ -159,8 +144,8 @@ SHARED void pack_tile(const Number* from, TileSource is, float* to, i64 plane) {
     if (whole) {
       ROLLED for (int i = 0; i < 16; i++, from += is.row) {
         store_planes<PLANES>(load(from), load(from + is.second), to + i * 16, plane);
-        __builtin_prefetch(from + is.ahead);
-        __builtin_prefetch(from + is.second + is.ahead);
+        __builtin_prefetch(from + 2 * is.ahead, 0, 2);
+        __builtin_prefetch(from + is.second + 2 * is.ahead, 0, 2);
       }
       return;
     }
@@ -176,22 +161,66 @@ SHARED void pack_tile(const Number* from, TileSource is, float* to, i64 plane) {
 // The next step along k, of numbers that lie `apart`; of neighbours, the one after it.
 constexpr i64 step_ahead(i64 apart) { return apart == 1 ? 64 : 32 * apart; }
 
+// Whole tiles of rows that lie along k: row by row, as memory is read fastest. The next row is
+// fetched meanwhile.
+template <int PLANES, class Number>
+SHARED void pack_whole_rows(const Number* from, i64 row, float* to, i64 plane, int tiles) {
+  ROLLED for (int i = 0; i < 16; i++, from += row, to += 16)
+    ROLLED for (int k = 0; k < tiles; k++) {
+      const Number* here = from + 32 * k;
+      store_planes<PLANES>(load(here), load(here + 16), to + k * TILE_FLOATS, plane);
+      __builtin_prefetch(here + row);
+      if (sizeof(Number) == 4) __builtin_prefetch(here + row + 16);
+    }
+}
+
 // A column of tiles of A, [plane][tile along k]: `rows` rows of it exist, `numbers` along k.
 template <class G, class Left>
 INLINE void pack_tiles_a(const Left* A, float* to, i64 plane, int rows, int numbers) {
-  for (int k = 0; k < numbers; k += 32, to += TILE_FLOATS) {
+  int k = 0;
+  if constexpr (G::AK == 1)
+    if (rows >= 16) {
+      pack_whole_rows<G::PLANES_A>(A, G::AM, to, plane, numbers / 32);
+      k = numbers / 32 * 32, to += k / 32 * TILE_FLOATS;
+    }
+  for (; k < numbers; k += 32, to += TILE_FLOATS) {
     const TileSource is{G::AM, G::AK, 16 * i64(G::AK), step_ahead(G::AK), {rows, rows},
                         {numbers - k, numbers - k - 16}};
     pack_tile<contiguous(G::AM, G::AK), G::PLANES_A>(A + i64(k) * G::AK, is, to, plane);
   }
 }
 
-template <class G, class Right>
-INLINE void pack_tiles_b(const Right* B, float* to, i64 plane, int numbers, int columns) {
-  for (int k = 0; k < numbers; k += 32, to += TILE_FLOATS) {
-    const TileSource is{G::BK, G::BN, 16 * i64(G::BK), step_ahead(G::BK),
-                        {numbers - k, numbers - k - 16}, {columns, columns}};
-    pack_tile<contiguous(G::BK, G::BN), G::PLANES_B>(B + i64(k) * G::BK, is, to, plane);
+// Whole tiles of rows that lie along n, of CT columns of tiles: what lies side by side is read at
+// a time. Rows further on are fetched meanwhile.
+template <int PLANES, int CT, class Number>
+SHARED void pack_whole_columns(const Number* from, i64 row, float* to, i64 plane, i64 column) {
+  ROLLED for (int i = 0; i < 16; i++, from += row, to += 16)
+    UNROLLED for (int j = 0; j < CT; j++) {
+      const Number *upper = from + 16 * j, *lower = upper + 16 * row;
+      store_planes<PLANES>(load(upper), load(lower), to + j * column, plane);
+      __builtin_prefetch(upper + 64 * row, 0, 2);
+      __builtin_prefetch(lower + 64 * row, 0, 2);
+    }
+}
+
+// CT columns of tiles of B, [plane][column][tile along k]: `numbers` of it exist along k, and so
+// many columns.
+template <class G, int CT, class Right>
+INLINE void pack_tiles_b(const Right* B, float* to, i64 column, int numbers, int columns) {
+  const i64 plane = CT * column;
+  for (int k = 0; k < numbers; k += 32, to += TILE_FLOATS, B += 32 * i64(G::BK)) {
+    if constexpr (G::BN == 1)
+      if (columns >= 16 * CT && numbers - k >= 32) {
+        pack_whole_columns<G::PLANES_B, CT>(B, G::BK, to, plane, column);
+        continue;
+      }
+    for (int j = 0; j < CT; j++) {
+      const int lanes = columns - 16 * j;
+      const TileSource is{G::BK, G::BN, 16 * i64(G::BK), step_ahead(G::BK),
+                          {numbers - k, numbers - k - 16}, {lanes, lanes}};
+      pack_tile<contiguous(G::BK, G::BN), G::PLANES_B>(B + 16 * j * i64(G::BN), is,
+                                                       to + j * column, plane);
+    }
   }
 }
 
@@ -220,6 +249,15 @@ INLINE void pack_words_b(const Right* B, float* to, int numbers, int columns) {
   memset(to + words * 16, 0, 64 * i64(whole - words));
 }
 
+// CT columns of tiles of B, of which `columns` columns exist.
+template <class G, int CT, class Right>
+INLINE void pack_columns_b(const Right* B, float* to, i64 column, int numbers, int columns) {
+  if constexpr (G::PLANES_B > 1) pack_tiles_b<G, CT>(B, to, column, numbers, columns);
+  else
+    for (int j = 0; j < CT; j++)
+      pack_words_b<G>(B + 16 * j * i64(G::BN), to + j * column, numbers, columns - 16 * j);
+}
+
 // ------------------------------------------------------------------------------------ sums
 
 // A tile at (plane, tile of rows or columns, step along k) of an operand; all in bytes.
@@ -228,33 +266,47 @@ struct TilesAt {
   i64 row, plane, tile, step;
 };
 
+// The pairs of planes that matter, from the small ones to the large. Neighbours share a plane.
+struct PlanePairs {
+  int count = 0, a[6] = {}, b[6] = {};
+  constexpr void add(int p, int q) { a[count] = p, b[count++] = q; }
+};
+template <int PLANES_A, int PLANES_B> constexpr PlanePairs plane_pairs() {
+  PlanePairs pairs;
+  for (int p = PLANES_A - 1; p >= 0; p--) pairs.add(p, 0);
+  for (int q = PLANES_B - 1; q > 0; q--) pairs.add(0, q);
+  if (PLANES_A > 1 && PLANES_B > 1) pairs.add(1, 1);
+  return pairs;
+}
+
 // The sums of RT x CT tiles over `steps` steps along k, with all pairs of planes that matter. What
 // the epilogue will write is fetched meanwhile, a row with each step.
 template <int RT, int CT, int PLANES_A, int PLANES_B>
 SHARED void sum_tiles(TilesAt a, TilesAt b, int steps, float* to, Ahead ahead) {
   constexpr int SPARE = 4 - RT;  // registers for tiles of B
+  constexpr PlanePairs pairs = plane_pairs<PLANES_A, PLANES_B>();
   int fetched = 0;
   for_each(Below<RT * CT>{}, [&]<int R>() INLINE_CALL { tile_zero<R>(); });
-  ROLLED for (int level = smaller(2, PLANES_A + PLANES_B - 2); level >= 0; level--)
-    ROLLED for (int p = 0; p < PLANES_A; p++) {
-      const int q = level - p;
-      if (q < 0 || q >= PLANES_B) continue;
-      const char *at_a = a.first + p * a.plane, *at_b = b.first + q * b.plane;
-      ROLLED for (int k = 0; k < steps; k++, at_a += a.step, at_b += b.step) {
-        if (ahead.first && fetched++ < 16 * RT) {
-          UNROLLED for (int j = 0; j < CT; j++) __builtin_prefetch(ahead.first + 16 * j, 1);
-          ahead.first += ahead.row;
-        }
-        for_each(Below<RT>{}, [&]<int I>() INLINE_CALL {
-          tile_load<4 + I>(at_a + I * a.tile, a.row);
-        });
-        for_each(Below<CT>{}, [&]<int J>() INLINE_CALL {
-          constexpr int B = 4 + RT + J % SPARE;
-          tile_load<B>(at_b + J * b.tile, b.row);
-          for_each(Below<RT>{}, [&]<int I>() INLINE_CALL { tile_multiply<I * CT + J, 4 + I, B>(); });
-        });
+  const char *at_a = a.first, *at_b = b.first;
+  ROLLED for (int k = 0; k < steps; k++, at_a += a.step, at_b += b.step) {
+    for_each(Below<pairs.count>{}, [&]<int P>() INLINE_CALL {
+      constexpr bool same_a = P > 0 && pairs.a[P] == pairs.a[P - (P > 0)];
+      constexpr bool same_b = P > 0 && pairs.b[P] == pairs.b[P - (P > 0)] && CT <= SPARE;
+      const char *plane_a = at_a + pairs.a[P] * a.plane, *plane_b = at_b + pairs.b[P] * b.plane;
+      if (ahead.first && fetched++ < 16 * RT) {
+        UNROLLED for (int j = 0; j < CT; j++) __builtin_prefetch(ahead.first + 16 * j, 1);
+        ahead.first += ahead.row;
       }
-    }
+      for_each(Below<RT>{}, [&]<int I>() INLINE_CALL {
+        if constexpr (!same_a) tile_load<4 + I>(plane_a + I * a.tile, a.row);
+      });
+      for_each(Below<CT>{}, [&]<int J>() INLINE_CALL {
+        constexpr int B = 4 + RT + J % SPARE;
+        if constexpr (!same_b) tile_load<B>(plane_b + J * b.tile, b.row);
+        for_each(Below<RT>{}, [&]<int I>() INLINE_CALL { tile_multiply<I * CT + J, 4 + I, B>(); });
+      });
+    });
+  }
   for_each(Below<RT * CT>{}, [&]<int R>() INLINE_CALL {
     tile_store<R>(to + R / CT * 16 * CT * 16 + R % CT * 16, 64 * CT);
   });
@@ -278,12 +330,8 @@ INLINE void tiles_panel(OuterBlock<Left, Right> block, int p, EP ep) {
   float* packed = block.scratch + G::at_b + (G::one_block ? 0 : p * G::PANEL);
   if constexpr (!G::plan.kept_b)
     if (block.pack_b)
-      for (int j = 0; j < CT; j++) {
-        const Right* from = block.B + i64(n0 + 16 * j) * G::BN + i64(block.k0) * 32 * G::BK;
-        if constexpr (G::PLANES_B == 1)
-          pack_words_b<G>(from, packed + j * column, numbers, COUNT - 16 * j);
-        else pack_tiles_b<G>(from, packed + j * column, plane_b, numbers, COUNT - 16 * j);
-      }
+      pack_columns_b<G, CT>(block.B + i64(n0) * G::BN + i64(block.k0) * 32 * G::BK, packed, column,
+                            numbers, COUNT);
   const float* kept = (const float*)block.B + p * G::KEPT_PANEL + i64(block.k0) * TILE_FLOATS;
   const TilesAt b{(const char*)(G::plan.kept_b ? kept : packed), 64, 4 * plane_b, 4 * column, 1024};
   for (int s = block.strip; s < block.strips; s++) {
@@ -357,13 +405,13 @@ template <class G, class Right>
 INLINE void pack_kept_tiles(const Right* B, float* to, int t, int T) {
   const int end = int(share(G::PANELS, t + 1, T));
   for (int p = int(share(G::PANELS, t, T)); p < end; p++) {
-    const int n0 = p * G::WIDTH, tiles = pieces(smaller(G::WIDTH, G::N - n0), 16);
-    const i64 column = i64(G::STEPS) * TILE_FLOATS;
-    for (int j = 0; j < tiles; j++) {
-      const Right* from = B + i64(n0 + 16 * j) * G::BN;
-      float* out = to + p * G::KEPT_PANEL + j * column;
-      if constexpr (G::PLANES_B == 1) pack_words_b<G>(from, out, G::K, G::N - n0 - 16 * j);
-      else pack_tiles_b<G>(from, out, column * tiles, G::K, G::N - n0 - 16 * j);
-    }
+    const int n0 = p * G::WIDTH;
+    const Right* from = B + i64(n0) * G::BN;
+    float* out = to + p * G::KEPT_PANEL;
+    constexpr i64 column = i64(G::STEPS) * TILE_FLOATS;
+    constexpr int WHOLE = G::plan.vectors, REST = pieces(G::N % G::WIDTH, 16);
+    if (REST == 0 || G::N - n0 >= G::WIDTH)
+      pack_columns_b<G, WHOLE>(from, out, column, G::K, G::WIDTH);
+    else if constexpr (REST != 0) pack_columns_b<G, REST>(from, out, column, G::K, G::N - n0);
   }
 }
