@@ -279,33 +279,59 @@ template <int PLANES_A, int PLANES_B> constexpr PlanePairs plane_pairs() {
   return pairs;
 }
 
-// The sums of RT x CT tiles over `steps` steps along k, with all pairs of planes that matter. What
-// the epilogue will write is fetched meanwhile, a row with each step.
+// One step along k of RT x CT tiles, with all pairs of planes that matter.
+template <int RT, int CT, int PLANES_A, int PLANES_B>
+INLINE void multiply_step(TilesAt a, TilesAt b, const char* at_a, const char* at_b) {
+  constexpr PlanePairs pairs = plane_pairs<PLANES_A, PLANES_B>();
+  constexpr int SPARE = 4 - RT;  // registers for tiles of B
+  for_each(Below<pairs.count>{}, [&]<int P>() INLINE_CALL {
+    constexpr bool same_a = P > 0 && pairs.a[P] == pairs.a[P - (P > 0)];
+    constexpr bool same_b = P > 0 && pairs.b[P] == pairs.b[P - (P > 0)] && CT <= SPARE;
+    const char *plane_a = at_a + pairs.a[P] * a.plane, *plane_b = at_b + pairs.b[P] * b.plane;
+    for_each(Below<RT>{}, [&]<int I>() INLINE_CALL {
+      if constexpr (!same_a) tile_load<4 + I>(plane_a + I * a.tile, a.row);
+    });
+    for_each(Below<CT>{}, [&]<int J>() INLINE_CALL {
+      constexpr int B = 4 + RT + J % SPARE;
+      if constexpr (!same_b) tile_load<B>(plane_b + J * b.tile, b.row);
+      for_each(Below<RT>{}, [&]<int I>() INLINE_CALL { tile_multiply<I * CT + J, 4 + I, B>(); });
+    });
+  });
+}
+
+// The same of one row of tiles: all planes of A stay, and each tile of B is loaded once.
+template <int CT, int PLANES_A, int PLANES_B>
+INLINE void multiply_step_of_row(TilesAt a, TilesAt b, const char* at_a, const char* at_b) {
+  constexpr int SPARE = 4 - PLANES_A;
+  for_each(Below<PLANES_A>{}, [&]<int P>() INLINE_CALL {
+    tile_load<4 + P>(at_a + P * a.plane, a.row);
+  });
+  for_each(Below<PLANES_B>{}, [&]<int Q>() INLINE_CALL {
+    for_each(Below<CT>{}, [&]<int J>() INLINE_CALL {
+      constexpr int B = 4 + PLANES_A + J % SPARE;
+      tile_load<B>(at_b + Q * b.plane + J * b.tile, b.row);
+      for_each(Below<PLANES_A>{}, [&]<int P>() INLINE_CALL {
+        if constexpr (P + Q <= 2) tile_multiply<J, 4 + P, B>();
+      });
+    });
+  });
+}
+
+// The sums of RT x CT tiles over `steps` steps along k. What the epilogue will write is fetched
+// meanwhile, some rows with each step.
 template <int RT, int CT, int PLANES_A, int PLANES_B>
 SHARED void sum_tiles(TilesAt a, TilesAt b, int steps, float* to, Ahead ahead) {
-  constexpr int SPARE = 4 - RT;  // registers for tiles of B
-  constexpr PlanePairs pairs = plane_pairs<PLANES_A, PLANES_B>();
-  int fetched = 0;
+  constexpr int FETCHED = plane_pairs<PLANES_A, PLANES_B>().count;
+  int fetched = ahead.first ? 0 : 16 * RT;
   for_each(Below<RT * CT>{}, [&]<int R>() INLINE_CALL { tile_zero<R>(); });
   const char *at_a = a.first, *at_b = b.first;
   ROLLED for (int k = 0; k < steps; k++, at_a += a.step, at_b += b.step) {
-    for_each(Below<pairs.count>{}, [&]<int P>() INLINE_CALL {
-      constexpr bool same_a = P > 0 && pairs.a[P] == pairs.a[P - (P > 0)];
-      constexpr bool same_b = P > 0 && pairs.b[P] == pairs.b[P - (P > 0)] && CT <= SPARE;
-      const char *plane_a = at_a + pairs.a[P] * a.plane, *plane_b = at_b + pairs.b[P] * b.plane;
-      if (ahead.first && fetched++ < 16 * RT) {
-        UNROLLED for (int j = 0; j < CT; j++) __builtin_prefetch(ahead.first + 16 * j, 1);
-        ahead.first += ahead.row;
-      }
-      for_each(Below<RT>{}, [&]<int I>() INLINE_CALL {
-        if constexpr (!same_a) tile_load<4 + I>(plane_a + I * a.tile, a.row);
-      });
-      for_each(Below<CT>{}, [&]<int J>() INLINE_CALL {
-        constexpr int B = 4 + RT + J % SPARE;
-        if constexpr (!same_b) tile_load<B>(plane_b + J * b.tile, b.row);
-        for_each(Below<RT>{}, [&]<int I>() INLINE_CALL { tile_multiply<I * CT + J, 4 + I, B>(); });
-      });
-    });
+    const int until = smaller(16 * RT, fetched + FETCHED);
+    ROLLED for (; fetched < until; fetched++)
+      UNROLLED for (int j = 0; j < CT; j++)
+        __builtin_prefetch(ahead.first + fetched * ahead.row + 16 * j, 1);
+    if constexpr (RT == 1) multiply_step_of_row<CT, PLANES_A, PLANES_B>(a, b, at_a, at_b);
+    else multiply_step<RT, CT, PLANES_A, PLANES_B>(a, b, at_a, at_b);
   }
   for_each(Below<RT * CT>{}, [&]<int R>() INLINE_CALL {
     tile_store<R>(to + R / CT * 16 * CT * 16 + R % CT * 16, 64 * CT);
@@ -367,15 +393,18 @@ INLINE void pack_strips_of_tiles(OuterBlock<Left, Right> block) {
   constexpr int ROWS = G::plan.rows, RT = ROWS / 16;
   const int numbers = smaller(block.steps * 32, G::K - block.k0 * 32);
   const i64 row_of_tiles = i64(block.steps) * TILE_FLOATS;
-  for (int s = block.strip; s < block.strips; s++)
-    for (int i = 0; i < RT; i++) {
-      const int m = s * ROWS + 16 * i;
-      if (m >= G::M) break;
-      const Left* from = block.A + i64(m) * G::AM + i64(block.k0) * 32 * G::AK;
-      float* to = block.scratch + (i64(s - block.strip) * RT * G::PLANES_A + i) * row_of_tiles;
-      if constexpr (G::PLANES_A == 1) pack_words_a<G>(from, to, G::M - m, numbers);
-      else pack_tiles_a<G>(from, to, row_of_tiles * RT, G::M - m, numbers);
-    }
+  const int piece = G::AM == 1 && G::AK != 1 ? 32 : numbers;  // along what lies side by side
+  for (int k = 0; k < numbers; k += piece)
+    for (int s = block.strip; s < block.strips; s++)
+      for (int i = 0; i < RT; i++) {
+        const int m = s * ROWS + 16 * i, count = smaller(piece, numbers - k);
+        if (m >= G::M) break;
+        const Left* from = block.A + i64(m) * G::AM + (i64(block.k0) * 32 + k) * G::AK;
+        float* to = block.scratch + (i64(s - block.strip) * RT * G::PLANES_A + i) * row_of_tiles +
+                    k / 32 * TILE_FLOATS;
+        if constexpr (G::PLANES_A == 1) pack_words_a<G>(from, to, G::M - m, count);
+        else pack_tiles_a<G>(from, to, row_of_tiles * RT, G::M - m, count);
+      }
 }
 
 template <class G, class Left, class Right, class EP>
