@@ -25,6 +25,7 @@ from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 
 from pantile.capture.layout import functional_form
+from pantile.program.nodes import new_call
 from pantile.program.program import WRITE
 
 aten = torch.ops.aten
@@ -96,7 +97,7 @@ class _Copy:
     def _create(self, target: Any, args: tuple[Any, ...], kwargs: Any = None) -> fx.Node:
         named = target.overloadpacket if isinstance(target, OpOverload) else target
         name = self._new._target_to_str(named.__name__)
-        return self._new.create_node("call_function", target, args, kwargs, name=name)
+        return new_call(self._new, target, args, kwargs, name=name)
 
     def _write(self, node: fx.Node) -> None:
         """The functional form of an in-place op; what it returns is what the tensor holds now."""

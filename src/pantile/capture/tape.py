@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pantile.capture.equal_calls import EqualCalls
 from pantile.capture.scalar import Scalar, ScalarNode, ScalarTape, symbolic_max, symbolic_min
 from pantile.errors import OptimizerError
+from pantile.program.nodes import new_call
 from pantile.program.spec import Input, TensorSpec
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
@@ -116,7 +117,7 @@ class UpdateTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         result = self._compute(func, plain_args, plain_kwargs)
         if func._schema.is_mutable:
-            node = self.graph.call_function(func, node_args, node_kwargs)
+            node = new_call(self.graph, func, node_args, node_kwargs)
             node.meta["val"] = self._fake_result(result)
             return args[0]
         self._track(func, node_args, node_kwargs, result)
@@ -161,12 +162,12 @@ class UpdateTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _item(self, tensor: torch.Tensor, node_args: tuple[Any, ...]) -> torch.SymFloat:
         hint = None if isinstance(tensor, FakeTensor) else float(tensor.item())
-        node = self.graph.call_function(_ITEM, node_args)
+        node = new_call(self.graph, _ITEM, node_args)
         node.meta["val"] = 0.0 if hint is None else hint
         return Scalar(ScalarNode(self.scalars, node, hint))
 
     def _track(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        node = self.graph.call_function(func, args, kwargs)
+        node = new_call(self.graph, func, args, kwargs)
         node.meta["val"] = self._fake_result(result)
         self._bind(result, node)
 
@@ -175,7 +176,7 @@ class UpdateTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._nodes[id(result)] = (result, node)
         elif isinstance(result, (tuple, list)):
             for i, part in enumerate(result):
-                item = self.graph.call_function(operator.getitem, (node, i))
+                item = new_call(self.graph, operator.getitem, (node, i))
                 item.meta["val"] = self._fake_result(part)
                 self._bind(part, item)
 
