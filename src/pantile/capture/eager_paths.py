@@ -342,7 +342,7 @@ def restore_masked_sums(graph: fx.Graph) -> None:
         elif _is_sum_of_class_weights(node):
             with graph.inserting_before(node):
                 kept = graph.call_function(aten.logical_not.default, (chosen.args[1],))
-            kept.meta = dict(node.meta)
+            kept.meta = {key: value for key, value in node.meta.items() if key != "val"}
             _sum_selected(node, chosen.args[0], kept)
 
 

@@ -21,6 +21,7 @@ from pantile.capture.rebound import Attributes, write_error
 from pantile.capture.refusals import host_operand
 from pantile.errors import CaptureError
 
+_DEVICE = torch.ops.prim.device.default
 _LIFT = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 
@@ -87,6 +88,8 @@ class HostConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked twice for every op
         if isinstance(func, torch._ops.OpOverload) and func not in _LIFT:
             tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
             real = [not isinstance(t, FakeTensor) for t in tensors]

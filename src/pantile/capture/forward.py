@@ -37,7 +37,7 @@ from pantile.capture.redirect import redirected
 from pantile.capture.rewrite import functional_program, safe_decompositions
 from pantile.capture.saved_buffers import OVERWRITTEN, keep_old_values
 from pantile.capture.scopes import module_scopes
-from pantile.capture.source import traces_of_users
+from pantile.capture.source import record_places
 from pantile.capture.watch import Watch
 from pantile.ops.context import recording
 from pantile.program.program import Program
@@ -149,8 +149,7 @@ class _Trace:
         mode = get_proxy_mode()
         assert mode is not None
         scopes.follow(mode.tracer.graph)
-        # A function that forward calls is the user's line, not the call of it.
-        mode.tracer._record_forward_stack_traces_only = False
+        record_places(mode.tracer)
         with (
             exchanged(request.module, by_id),
             recording(self.recorder),
@@ -270,17 +269,16 @@ def _capture(request: Request) -> Captured:
         with explaining, own_metadata(), fx_traceback.preserve_node_meta():
             # Its code is never run, only its graph.
             lazy = _use_lazy_graph_module(True)
-            with lazy, trace.mode, _plain_state(), traces_of_users():
+            with lazy, trace.mode, _plain_state():
                 recorded = make_fx(
                     trace.run,
                     decomposition_table=safe_decompositions(),
-                    record_stack_traces=True,
                     _disable_torch_fn_metadata_mode=True,
                 )(*trace.fakes(with_grad=True))  # matmul asks, in inference too
             check_constants(recorded, request.state)
             program = functional_program(
                 recorded,
-                trace.fakes(with_grad=False),
+                lambda: trace.fakes(with_grad=False),
                 trace.mode,
                 name="gradients" if request.training else "inference",
                 inputs=inputs,

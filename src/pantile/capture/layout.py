@@ -19,6 +19,8 @@ dropout mask over a transposed tensor would be another one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 from torch._prims_common import is_non_overlapping_and_dense_or_false
@@ -54,16 +56,17 @@ def _written_value(node: fx.Node) -> torch.Tensor | None:
 
 def _write_by_copy(graph: fx.Graph, node: fx.Node) -> None:
     """Compute out of place, where that is possible, and copy, which keeps strides."""
-    functional = _functional_form(node.target)
+    functional = functional_form(node.target)
     if functional is None or node.target is _COPY:
         return
     with graph.inserting_before(node):
         result = graph.call_function(functional, node.args, node.kwargs)
-    result.meta = dict(node.meta)
+    result.meta = _without_value(node)
     node.target, node.args, node.kwargs = _COPY, (node.args[0], result), {}
 
 
-def _functional_form(target: object) -> torch._ops.OpOverload | None:
+def functional_form(target: object) -> torch._ops.OpOverload | None:
+    """The op that computes what an in-place op writes; None if there is none."""
     assert isinstance(target, torch._ops.OpOverload)
     namespace, _, name = target._schema.name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
@@ -85,9 +88,14 @@ def _draw_in_memory_order(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -
         drawn = graph.call_function(aten.bernoulli.p, (dense, *rest), node.kwargs)
         result = graph.call_function(aten.permute.default, (drawn, back))
     for made in (dense, drawn, result):
-        made.meta = dict(node.meta)
+        made.meta = _without_value(node)
     if written.target in _NEW and set(written.users) == {dense, node}:
         node.replace_all_uses_with(result)
         graph.erase_node(node)
     else:
         node.target, node.args, node.kwargs = _COPY, (written, result), {}
+
+
+def _without_value(node: fx.Node) -> dict[str, Any]:
+    """The metadata of a node for one of another layout."""
+    return {key: value for key, value in node.meta.items() if key != "val"}

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from pantile.capture.fake import fake_like
 from pantile.capture.hyper import Hyper, UpdateProgram, UpdateRequest, state_name, structure_of
 from pantile.capture.rewrite import as_program
 from pantile.capture.scalar import Scalar
@@ -102,7 +101,7 @@ class _UpdateTrace:
         entry = Input(name, kind, TensorSpec.of(tensor))
         if tensor.numel() == 1 and kind in (InputKind.OPTIMIZER, InputKind.HYPER):
             return self.tape.input(entry, tensor.detach().clone())
-        return self.tape.input(entry, fake_like(self.tape.mode, tensor, name))
+        return self.tape.input(entry, self.tape.stand_in(tensor, name))
 
     def _tensor_inputs(self) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
@@ -112,8 +111,7 @@ class _UpdateTrace:
             tensor = request.parameters.get(name, p).detach()
             found[f"p/{name}"] = self._tensor_input(name, InputKind.PARAMETER, tensor)
         for name, spec in request.gradients.items():
-            with self.tape.mode:
-                fake = torch.empty(spec.shape, dtype=spec.dtype)
+            fake = self.tape.empty(spec)
             found[f"g/{name}"] = self.tape.input(Input(name, InputKind.GRADIENT, spec), fake)
         for p in _parameters(optimizer):
             for key, value in optimizer.state.get(p, {}).items():
@@ -205,7 +203,8 @@ class _UpdateTrace:
         self, gradient: torch.Tensor, p: torch.Tensor, tensors: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """The gradient the optimizer sees: the mean of what was accumulated, unscaled."""
-        gradient = gradient.to(torch.promote_types(gradient.dtype, p.dtype))
+        if gradient.dtype is not p.dtype:
+            gradient = gradient.to(torch.promote_types(gradient.dtype, p.dtype))
         if self.request.divisor != 1:
             gradient = gradient / self.request.divisor
         if self.request.loss_scaling:

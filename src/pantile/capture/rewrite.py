@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pantile.capture.eager_paths import restore_masked_sums, shape_rules, shield, unshield
 from pantile.capture.layout import keep_layout
+from pantile.capture.out_of_place import out_of_place
 from pantile.capture.recorder import UNKNOWN
 from pantile.capture.scopes import SCOPE
 from pantile.capture.source import place_of_trace
@@ -94,7 +96,7 @@ def _batch_norm(
 
 def functional_program(
     recorded: fx.GraphModule,
-    fakes: Sequence[torch.Tensor],
+    fakes: Callable[[], Sequence[torch.Tensor]],
     mode: FakeTensorMode,
     *,
     name: str,
@@ -109,16 +111,27 @@ def functional_program(
     keep_layout(recorded.graph)
     tags = _tags(recorded.graph, checkpoints)
 
+    graph = out_of_place(recorded.graph, mode)
+    module: Any = SimpleNamespace(graph=graph)
+    if graph is None:
+        module = retraced(recorded, fakes(), mode)
+    unshield(module.graph)
+    return as_program(module, name=name, inputs=inputs, outputs=outputs, tags=tags)
+
+
+def retraced(
+    recorded: fx.GraphModule, fakes: Sequence[torch.Tensor], mode: FakeTensorMode
+) -> fx.GraphModule:
+    """Trace what was recorded once more, below functionalisation."""
+
     def replay(*args: Any) -> Any:
         return fx.Interpreter(recorded).run(*args)
 
     with mode, torch.no_grad(), _use_lazy_graph_module(True):  # nobody runs its code
-        module = make_fx(
+        return make_fx(
             torch.func.functionalize(replay, remove="mutations"),
             _disable_torch_fn_metadata_mode=True,
         )(*fakes)
-    unshield(module.graph)
-    return as_program(module, name=name, inputs=inputs, outputs=outputs, tags=tags)
 
 
 def as_program(

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from pantile.errors import OptimizerError
+from pantile.program.nodes import new_call
 from pantile.program.spec import Guard
 
 
@@ -34,7 +35,7 @@ class ScalarTape:
         """Record an operation; the same one on the same operands is recorded once."""
         key = (function, args)
         if key not in self._known:
-            node = self.graph.call_function(function, args)
+            node = new_call(self.graph, function, args)
             self._known[key] = node
         return self._known[key]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import Callable
+from functools import cache
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch import fx
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Installed packages may lie inside Python's library (site-packages, dist-packages).
@@ -23,6 +25,7 @@ _INSIDE = (
 )
 
 
+@cache
 def is_users(filename: str) -> bool:
     """True for a file that is neither torch's, nor Python's own, nor ours."""
     if filename.startswith(_LIBRARY) and "-packages" not in filename:
@@ -30,28 +33,34 @@ def is_users(filename: str) -> bool:
     return not filename.startswith(_INSIDE)
 
 
-class _Uninteresting:
-    """The files that no stack trace need name, for torch.fx."""
+def record_places(tracer: Any) -> None:
+    """Let a tracer of torch.fx note for each node which line of the user's made it.
 
-    def __contains__(self, filename: str) -> bool:
-        return filename == "<string>" or not is_users(filename)
-
-
-@contextmanager
-def traces_of_users() -> Iterator[None]:
-    """Record the user's frames in stack traces of torch.fx.
-
-    torch's own list of files to leave out imports Dynamo and Inductor: half a second.
+    torch's own way formats the whole stack for every node: a sixth of a capture of W3.
     """
-    from torch.fx.experimental import symbolic_shapes
+    create: Callable[..., fx.Node] = tracer.create_node
 
-    module: Any = symbolic_shapes
-    before = module.uninteresting_files
-    module.uninteresting_files = _Uninteresting
-    try:
-        yield
-    finally:
-        module.uninteresting_files = before
+    def create_node(kind: str, *args: Any, **kwargs: Any) -> fx.Node:
+        node = create(kind, *args, **kwargs)
+        if not node.stack_trace and kind not in ("placeholder", "output"):
+            node.stack_trace = _trace_of(sys._getframe(1))
+        return node
+
+    tracer.create_node = create_node
+
+
+def _trace_of(frame: FrameType | None) -> str | None:
+    """The innermost frame of the user's that is, or is called by, a `forward`."""
+    users: FrameType | None = None
+    while frame is not None:
+        code = frame.f_code
+        if users is None and code.co_filename != "<string>" and is_users(code.co_filename):
+            users = frame
+        if users is not None and code.co_name == "forward":
+            where = users.f_code
+            return f'File "{where.co_filename}", line {users.f_lineno}, in {where.co_name}'
+        frame = frame.f_back
+    return None
 
 
 def place_of_error(tb: TracebackType | None) -> str:

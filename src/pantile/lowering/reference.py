@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,21 +52,28 @@ class ReferenceExecutable:
             node.target in _BACKWARDS_WITH_WORKSPACE for node in program.graph.nodes
         )
         self._file = _FILE.format(program.name)
-        self._writer = _Writer(program, instead or {}, checked=checked)
-        self._function = self._writer.build(self._file)
+        self._instead = dict(instead or {})
+        self._checked = checked
+
+    @cached_property
+    def _written(self) -> tuple[_Writer, Any]:
+        """The text and the function, made for the first run: a native engine needs few of them."""
+        writer = _Writer(self.program, self._instead, checked=self._checked)
+        return writer, writer.build(self._file)
 
     @property
     def source(self) -> str:
         """The generated code."""
-        return self._writer.text
+        return self._written[0].text
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Run the program on these inputs."""
+        function = self._written[1]
         try:
             # Inputs carry no gradients, so nothing is recorded; but some kernels (oneDNN's RNN)
             # keep what backward needs only while gradients are enabled, as in an eager step.
             with torch.set_grad_enabled(self._records):
-                result: tuple[Any, ...] = self._function(values)
+                result: tuple[Any, ...] = function(values)
             return result
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             if isinstance(error, Error):
@@ -78,7 +86,7 @@ class ReferenceExecutable:
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == self._file:
-                node = self._writer.lines.get(trace.tb_lineno)
+                node = self._written[0].lines.get(trace.tb_lineno)
             trace = trace.tb_next
         if node is None:
             return combined(ExecutionError, type(error))(str(error), fix=advise(str(error), {}))

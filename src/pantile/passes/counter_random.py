@@ -23,7 +23,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from pantile.passes.drop_dead_code import drop_dead_code
+from pantile.passes.drop_dead_code import erase_dead_code
 from pantile.passes.formula import Formulas
 from pantile.passes.node_writer import NodeWriter, arguments_of
 from pantile.passes.random_bits import MOST_ELEMENTS
@@ -58,7 +58,7 @@ def counter_random(program: Program) -> Program:
             results = _drawn(node, formulas, seed)
         _replace(node, results)
     graph.lint()
-    return drop_dead_code(program.replace(graph=graph, inputs=inputs))
+    return erase_dead_code(program.replace(graph=graph, inputs=inputs))
 
 
 def _is_site(node: fx.Node) -> bool:

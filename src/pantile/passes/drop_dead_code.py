@@ -12,6 +12,8 @@ signature.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import fx
 
 from pantile.program.effects import has_effect, is_random
@@ -25,8 +27,19 @@ def drop_dead_code(program: Program) -> Program:
     if not dead:
         return program
     graph, moved = copy_graph(program.graph)
+    return _without(program, graph, [moved[node] for node in dead])
+
+
+def erase_dead_code(program: Program) -> Program:
+    """The same for a program that a pass is still making: its graph itself is changed."""
+    live = _live_nodes(program)
+    dead = [node for node in program.graph.nodes if node not in live]
+    return _without(program, program.graph, dead) if dead else program
+
+
+def _without(program: Program, graph: fx.Graph, dead: Sequence[fx.Node]) -> Program:
     for node in reversed(dead):
-        graph.erase_node(moved[node])
+        graph.erase_node(node)
     read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     return program.replace(
         graph=graph,

@@ -21,6 +21,7 @@ from torch import fx
 
 from pantile.errors import ProgramError
 from pantile.program.aliases import aliased_placeholders
+from pantile.program.nodes import copied_node
 from pantile.program.program import WRITE, Program
 from pantile.program.spec import Guard, Input, InputKind, Output, OutputKind
 
@@ -78,7 +79,7 @@ class _Fusion:
             if node.target is WRITE:
                 self.writes[keys[node.args[0]]] = _Write(moved[node.args[1]], node)
             elif node.op not in ("placeholder", "output"):
-                moved[node] = self.graph.node_copy(node, moved.__getitem__)
+                moved[node] = copied_node(self.graph, node, moved.__getitem__)
                 moved[node].target = targets[node.target] if node.op == "get_attr" else node.target
         by_name = {node.name: node for node in moved}
         self.guards += [Guard(moved[by_name[g.node]].name, g.taken) for g in program.guards]

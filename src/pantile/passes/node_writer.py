@@ -15,6 +15,7 @@ from torch import fx
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from pantile.program.calls import likeness
+from pantile.program.nodes import new_call
 from pantile.program.program import tag_of
 from pantile.program.spec import NodeTag
 
@@ -47,7 +48,7 @@ class NodeWriter:
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """One more call."""
         name = target.__name__.partition(".")[0]
-        node = self.graph.create_node("call_function", target, args, kwargs, name=name)
+        node = new_call(self.graph, target, args, kwargs, name=name)
         node.meta["val"] = self._result(target, args, kwargs)
         if self.tag != NodeTag():
             node.meta["tag"] = self.tag

@@ -29,11 +29,12 @@ from torch import fx
 from torch._ops import OpOverload
 
 from pantile.errors import ProgramError
-from pantile.passes.drop_dead_code import drop_dead_code
+from pantile.passes.drop_dead_code import erase_dead_code
 from pantile.passes.formula import NUMBER, Formulas, Term, computed_in, dtype_of
 from pantile.passes.fused_updates import COUNTERS, fused_update, is_fused_update
 from pantile.passes.node_writer import NodeWriter, arguments_of
 from pantile.passes.number_rules import ARITHMETIC, COMPARISONS, FILLED, UNARY
+from pantile.program.nodes import copied_node
 from pantile.program.program import Program
 from pantile.program.spec import Input, Output, ScalarSpec, TensorSpec
 
@@ -66,7 +67,7 @@ def numbers_as_tensors(program: Program) -> Program:
         node.target is _ITEM or is_fused_update(node.target) for node in program.graph.nodes
     ):
         return program
-    return _hold_numbers(drop_dead_code(_Conversion(program).run()))
+    return _hold_numbers(erase_dead_code(_Conversion(program).run()))
 
 
 class _Conversion:
@@ -126,7 +127,7 @@ class _Conversion:
             return self._foreach(node, takes_number)
         if takes_number and node.op != "output":
             return self._apply(node, node.args, node.kwargs, node.meta["val"])
-        return self._graph.node_copy(node, self._moved)
+        return copied_node(self._graph, node, self._moved)
 
     def _moved(self, node: Any) -> Any:
         if node not in self._new:
@@ -184,7 +185,7 @@ class _Conversion:
             ]
         rule = UNARY.get(name) or ARITHMETIC.get(name)
         if rule is None:
-            return self._graph.node_copy(node, self._moved)
+            return copied_node(self._graph, node, self._moved)
         return [
             rule(*map(self._term, args), **{k: self._term(v) for k, v in kwargs.items()}).node
             for args, kwargs in rows

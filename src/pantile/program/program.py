@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from pantile.program.nodes import copied_node
 from pantile.program.spec import Guard, Input, InputKind, NodeTag, Output, OutputKind
 
 WRITE = torch.ops.aten.copy_.default
@@ -89,8 +90,11 @@ def copy_graph(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
     """A copy of a graph, and which node became which."""
     new = fx.Graph()
     moved: dict[fx.Node, fx.Node] = {}
-    returned = new.graph_copy(graph, moved)
-    new.output(returned)
+    for node in graph.nodes:
+        if node.op == "output":
+            new.output(fx.map_arg(node.args[0], moved.__getitem__))
+        else:
+            moved[node] = copied_node(new, node, moved.__getitem__)
     return new, moved
 
 

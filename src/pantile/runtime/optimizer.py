@@ -12,6 +12,7 @@ mode the device has its own copy, refreshed by `setOptimizer`.
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -270,7 +271,9 @@ class Update:
         for output in current.variant.executable.program.outputs:
             key, _, name = output.name.partition("/")
             assert isinstance(output.spec, TensorSpec)
-            made = torch.zeros(output.spec.shape, dtype=output.spec.dtype)
+            # Only single numbers are read: Python may branch on them.
+            make = torch.zeros if math.prod(output.spec.shape) == 1 else torch.empty
+            made = make(output.spec.shape, dtype=output.spec.dtype)
             twin.state[self._tensors[name]][key] = made
         variant = self._capture(twin, gradients, kind)
         self._variants.append(variant)

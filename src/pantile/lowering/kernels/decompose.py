@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pantile.errors import Error
 from pantile.lowering.retrace import no_code, retraced
 from pantile.program.calls import likeness
+from pantile.program.nodes import copied_node, new_call
 from pantile.program.program import WRITE, Program
 from pantile.program.tracing import TRACER_LOCK
 
@@ -160,7 +161,7 @@ class _Decomposition:
         return self._copied(node) if recording is None else self._replayed(node, recording)
 
     def _copied(self, node: fx.Node) -> fx.Node:
-        return self._graph.node_copy(node, lambda given: self._became[given])
+        return copied_node(self._graph, node, self._became.__getitem__)
 
     def _recording(self, node: fx.Node) -> _Recording | None:
         """What a node is made of; None if that is only itself."""
@@ -202,7 +203,7 @@ class _Decomposition:
         first = len(values)
         for target, args, kwargs, out in recording.calls:
             args, kwargs = pytree.tree_map(value, (args, kwargs))
-            made = self._graph.call_function(target, args, kwargs)
+            made = new_call(self._graph, target, args, kwargs)
             made.meta["val"] = out
             values.append(made)
         results = pytree.tree_map(value, recording.results)

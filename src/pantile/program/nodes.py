@@ -1,0 +1,40 @@
+"""New nodes of a graph, without torch's search for symbols.
+
+`fx.Graph` looks for symbolic numbers among all arguments of a new call, to warn of them: as long as
+everything else it does. Programs hold none, so a call is made without arguments and gets them next.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import fx
+
+
+def new_call(
+    graph: fx.Graph,
+    target: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+) -> fx.Node:
+    """One more call, at the graph's insertion point."""
+    node = graph.create_node("call_function", target, name=name)
+    node.args = args
+    if kwargs:
+        node.kwargs = dict(kwargs)
+    return node
+
+
+def copied_node(graph: fx.Graph, node: fx.Node, moved: Callable[[fx.Node], Any]) -> fx.Node:
+    """A copy of a node of another graph; `moved` tells what its operands became."""
+    if node.op != "call_function":
+        return graph.node_copy(node, moved)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), moved)
+    copied = new_call(graph, node.target, args, kwargs, name=node.name)  # type: ignore[arg-type]
+    copied.type = node.type
+    copied.meta = copy.copy(node.meta)
+    return copied
