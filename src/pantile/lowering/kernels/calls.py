@@ -41,20 +41,21 @@ def _function(writer: Writer, call: Call, number: int, pointer: PointerText) -> 
         for v in views
     ]
     count = len(call.operands)
+    size = f"{count} + {call.results}"
     lines = [
         f"static int call{number}(Context* context) {{ // {call.what.node.target}",
         "char *const arena = context->arena, *const kept = context->kept;",
-        f"static const Output views[{len(views)} + 1] = {{{''.join(layouts)}}};",
-        f"Outside outside = {{{number}, {count}, {call.first}, {call.results}}};",
-        f"void* tensors[{count} + {call.results} + 1];",
+        f"static const Output views[] = {{{''.join(layouts)}{{}}}};",
+        f"void* tensors[{size} + 1];",
+        f"Outside outside = {{{number}, {count}, {call.first}, {call.results}, tensors}};",
     ]
-    for place, operand in enumerate(call.operands):
+    for operand in call.operands:
         if isinstance(operand, View):
-            address = pointer(operand.pointer)
-            lines.append(f"outside.view(tensors + {place}, {address}, views[outside.views]);")
+            layout_of = f"views[{views.index(operand)}]"
+            lines.append(f"outside.view({pointer(operand.pointer)}, {layout_of});")
         else:
-            lines.append(f"tensors[{place}] = {_tensor(writer, operand)};")
-    lines.append("return outside.call(context, tensors); }")
+            lines.append(f"outside.share({_tensor(writer, operand)});")
+    lines.append("return outside.call(context); }")
     return "\n".join(lines)
 
 

@@ -257,8 +257,7 @@ class _Sizes:
 def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
     inputs, outputs = len(writer.plan.inputs), writer.plan.outputs
     constants = inputs_of(writer.functions, setup)
-    calls = [function.call for function in writer.functions if function.call is not None]
-    views = max((len(call.operands) for call in calls), default=0)
+    calls = sum(function.call is not None for function in writer.functions)
     needs = sorted(set(writer.scratch))
     largest = "0"
     for need in needs:
@@ -266,7 +265,7 @@ def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
     lines = [
         "constexpr i64 larger(i64 a, i64 b) { return a > b ? a : b; }",
         f"constexpr int INPUTS = {inputs}, OUTPUTS = {len(outputs)}, MOST_THREADS = 64;",
-        f"constexpr int CALLS = {len(calls)}, MADE = {len(writer.made)}, MOST_VIEWS = {views};",
+        f"constexpr int CALLS = {calls}, MADE = {len(writer.made)};",
         f"constexpr i64 KERNELS = {len(writer.functions)}, SETUP_KERNELS = {len(setup)};",
         f"constexpr u64 ARENA = {sizes.arena}, KEPT = {sizes.kept};",
         f"constexpr u64 SCRATCH = {largest} + 64;",

@@ -85,6 +85,9 @@ static void run_stage(Context* context, int T) {
     team_start(&context->team, T, run_team);
     context->team_size = T;
   }
+#ifdef PANTILE_CALLS
+  if (run_beside_calls(context, T)) return;
+#endif
   team_run(&context->team, context);
 }
 
