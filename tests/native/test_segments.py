@@ -238,6 +238,41 @@ def test_a_call_that_fails_is_eagers_error_and_the_next_step_goes_on() -> None:
     assert lowerings(model) == ["segments"]
 
 
+class ManyCalls(nn.Module):
+    """More operators without a rule than are worth a call each."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(60):
+            x = torch.special.i1(x * 0.5) + 0.1
+        return x
+
+
+@pytest.mark.parametrize(("asked", "lowering"), [("", "inductor"), ("segments", "segments")])
+def test_many_calls_are_left_to_inductor_unless_they_are_asked_for(
+    asked: str, lowering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PANTILE_LOWERING", asked)
+    model, x = poptorch.inferenceModel(ManyCalls(), options()), torch.ones(4)
+    model(x)
+
+    assert_close(model(x), ManyCalls()(x))
+    (facts,) = model.nativeDecisions()
+    assert facts["lowering"] == lowering
+    assert "no rule for aten.special_i1.default" in facts["why"]
+
+
+def test_kernels_alone_leave_such_a_model_to_the_reference_engine(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PANTILE_LOWERING", "kernels")
+    model, x = poptorch.inferenceModel(Noisy().eval(), options()), torch.ones(4)
+    for _ in range(2):
+        model(x)
+
+    assert model.nativeDecisions() == []
+    assert "no rule for aten.special_i1.default" in caplog.text
+
+
 TRAIN = """
 import sys
 import torch

@@ -84,7 +84,7 @@ def mixed(program: Program, constant: Collection[int], asked: str = "") -> Mixed
                 raise
             left |= _newly_left(refusal, left, program)
             if asked != "segments":
-                check_worth(program, left)
+                check_worth(left)
         else:
             return Mixed(writer, left)
     raise Refused(f"too many operators without a rule: {_names(left)}")
