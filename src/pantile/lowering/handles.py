@@ -53,6 +53,13 @@ def tensor_of(handle: int) -> torch.Tensor:
     return torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)
 
 
+def tensors_taken(handles: Sequence[int]) -> list[torch.Tensor]:
+    """The tensors behind handles that are ours now, and gone."""
+    capsules = [_new_capsule(handle, None, None) for handle in handles]
+    found: list[torch.Tensor] = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(capsules)
+    return found
+
+
 def assign(tensor: torch.Tensor, handle: int) -> None:
     """Make a handle that somebody else owns refer to this tensor."""
     (source,) = handles_of([tensor])

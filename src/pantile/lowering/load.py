@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from pantile.errors import CompilerFailed, ExecutionError
+from pantile.lowering.calls import CALLBACK, Calls
 from pantile.lowering.handles import delete, handles_of, tensor_of
-from pantile.lowering.inductor.calls import CALLBACK, Calls
 
 _loaded = count()
 

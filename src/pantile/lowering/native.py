@@ -42,7 +42,7 @@ from pantile.store.cache import Entry
 FORMAT = 2
 
 LOWERING = "PANTILE_LOWERING"
-"""The environment variable that allows only one lowering: `kernels` or `inductor`."""
+"""The environment variable that allows only one lowering: `kernels`, `segments` or `inductor`."""
 
 _CONVOLUTIONS = frozenset(
     {torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default}
@@ -136,7 +136,7 @@ def compile_step(
 def _compiled(
     prepared: Prepared, values: Sequence[torch.Tensor] | None, threads: int, phase: Phase
 ) -> Choice:
-    """Our own kernels where there are rules for all of the program; else Inductor's."""
+    """Our own kernels, with calls of single operators they lack; else Inductor's."""
     values = values if may_be_tried(prepared) else None
     why, failed = f"{LOWERING}=inductor", ""
     if _lowering() != "inductor":
@@ -147,7 +147,7 @@ def _compiled(
         except Refused as error:
             why = str(error)
             logger.debug("%s is left to Inductor: %s", prepared.program.name, why)
-            if _lowering() == "kernels":
+            if _lowering() in ("kernels", "segments"):
                 raise ProgramError(
                     f"our kernels have {why}", fix=f"unset {LOWERING}: Inductor may have code"
                 ) from error
@@ -174,7 +174,7 @@ def _tried(
     """A program of our own kernels with the best number of threads, or what is wrong with it."""
     if values is None or not is_on():
         return replace(choice, threads=threads), None
-    run = NativeRun(NativeProgram(choice.code, ()), len(prepared.program.outputs))
+    run = NativeRun(NativeProgram(choice.code, choice.calls), len(prepared.program.outputs))
     found = self_check.examined(run, prepared, values, threads)
     if found.complaint is not None or found.seconds is None:
         return replace(choice, threads=threads), found.complaint
@@ -183,14 +183,15 @@ def _tried(
 
 def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
     # The generators are imported where code is generated: a program of the cache needs none.
-    from pantile.lowering.kernels.generate import generate
+    from pantile.lowering.segments.search import mixed
 
     phase("lowering")
-    text = generate(prepared.program, prepared.constant_inputs)
+    found = mixed(prepared.program, prepared.constant_inputs, _lowering())
+    texts = found.texts()
     phase("C++ compile")
     cpu, tiles = kernels_build.target()
-    how = {"lowering": "kernels", "cpu": cpu, "tiles": tiles}
-    return Choice(how, kernels_build.build(text))
+    how = {**found.facts(), "cpu": cpu, "tiles": tiles}
+    return Choice(how, kernels_build.build(texts), found.calls())
 
 
 def _inductor(prepared: Prepared, channels_last: bool, why: str, phase: Phase) -> Choice:

@@ -53,7 +53,7 @@ def examined(
     copies = [_copied(value) for value in values] if checked else []
     try:
         results, seconds = _first_run(run, prepared, values, threads)
-    except Error as error:
+    except (Error, RuntimeError, IndexError, ValueError) as error:
         right = _right(prepared, copies) if checked else None
         failed = None if right is None else f"it fails where the reference engine does not: {error}"
         return Examined(failed, None)

@@ -90,14 +90,31 @@ class Product(nn.Module):
         return x @ x
 
 
-def test_the_report_says_why_inductor_wrote_the_code(tmp_path: Path) -> None:
+def test_the_report_says_which_operators_were_called_between_kernels(tmp_path: Path) -> None:
     model = poptorch.inferenceModel(Product(), profiled(tmp_path).engine("native"))
     model.compile(torch.zeros(4, 4, dtype=torch.float64))  # no rule of ours multiplies doubles
     model.detachFromDevice()
 
     (program,) = programs(tmp_path / "inference")
 
-    assert program["lowering"] == "inductor" and "float64" in program["why"]
+    assert program["lowering"] == "segments" and "float64" in program["why"]
+    assert [call["operator"] for call in program["outside"]] == ["aten.mm.default"]
+
+
+class Same(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x + 1
+
+
+def test_the_report_says_why_inductor_wrote_the_code(tmp_path: Path) -> None:
+    model = poptorch.inferenceModel(Same(), profiled(tmp_path).engine("native"))
+    model.compile(torch.zeros(4, 4))
+    model.detachFromDevice()
+
+    (program,) = programs(tmp_path / "inference")
+
+    assert program["lowering"] == "inductor"
+    assert program["why"] == "an input that is returned"
 
 
 def test_the_report_says_why_the_reference_engine_ran(tmp_path: Path) -> None:

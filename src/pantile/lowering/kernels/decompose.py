@@ -12,7 +12,7 @@ the same way gets a copy: a model is made of few different calls. To trace all o
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pantile.errors import Error
+from pantile.lowering.kernels.outside import is_effect, write_outside
+from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.retrace import no_code, retraced
 from pantile.program.calls import likeness
 from pantile.program.nodes import copied_node, new_call
@@ -113,22 +115,27 @@ def _expanded(table: Table, func: OpOverload, args: Any, kwargs: Any) -> Any:
     return func.decompose(*args, **kwargs) if found is NotImplemented else found
 
 
-def decomposed(program: Program, table: Table) -> fx.Graph:
-    """The graph of a program after decomposition."""
+def decomposed(program: Program, table: Table, left: Collection[fx.Node] = ()) -> fx.Graph:
+    """The graph of a program after decomposition, but for nodes that are left to torch.
+
+    Every node of it knows the node of the program that it was made for: `meta["origin"]`.
+    """
     try:
         if program.subgraphs:
             raise _Unusual("subgraphs")
         with TRACER_LOCK, torch.no_grad():
-            return _Decomposition(table).of(program.graph)
-    except _Unusual:
+            return _Decomposition(table, left).of(program.graph)
+    except _Unusual as error:
+        if left:
+            raise Refused(str(error)) from error
         return retraced(program, table)[0].graph
 
 
 class _Decomposition:
     """The graph that is written."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, table: Table, left: Collection[fx.Node]) -> None:
+        self._table, self._left = table, left
         self._graph = fx.Graph()
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._known: dict[Any, _Recording | None] = {}
@@ -140,7 +147,7 @@ class _Decomposition:
             self._became[node] = self._written(node)
         for node in reversed(list(self._graph.nodes)):
             unused = node.op == "call_function" and not node.users
-            if unused and node.target is not WRITE:
+            if unused and node.target is not WRITE and not is_effect(node):
                 self._graph.erase_node(node)
         return self._graph
 
@@ -149,6 +156,8 @@ class _Decomposition:
             return self._copied(node)
         if node.op != "call_function":
             raise _Unusual(node.op)
+        if node in self._left:
+            return write_outside(self._graph, node, self._became)
         if node.target is operator.getitem:
             args: Any = node.args
             whole = self._became[args[0]]
@@ -161,7 +170,9 @@ class _Decomposition:
         return self._copied(node) if recording is None else self._replayed(node, recording)
 
     def _copied(self, node: fx.Node) -> fx.Node:
-        return copied_node(self._graph, node, self._became.__getitem__)
+        copy = copied_node(self._graph, node, self._became.__getitem__)
+        copy.meta["origin"] = node
+        return copy
 
     def _recording(self, node: fx.Node) -> _Recording | None:
         """What a node is made of; None if that is only itself."""
@@ -173,7 +184,8 @@ class _Decomposition:
             except (Error, _Unusual):
                 raise
             except Exception as error:
-                raise no_code(str(node.target), error) from error
+                why = no_code(str(node.target), error)
+                raise Refused(str(error).partition("\n")[0], {node: str(why)}) from why
         return self._known[key]
 
     def _recorded(self, node: fx.Node) -> _Recording | None:
@@ -204,7 +216,7 @@ class _Decomposition:
         for target, args, kwargs, out in recording.calls:
             args, kwargs = pytree.tree_map(value, (args, kwargs))
             made = new_call(self._graph, target, args, kwargs)
-            made.meta["val"] = out
+            made.meta.update(val=out, origin=node)
             values.append(made)
         results = pytree.tree_map(value, recording.results)
         new = set(values[first:])

@@ -26,20 +26,32 @@ def generate(program: Program, constant: Collection[int] = ()) -> list[str]:
 
     What is made of the `constant` inputs alone is computed once for many runs.
     """
+    return texts(planned(program, constant))
+
+
+def texts(writer: Writer) -> list[str]:
+    """The files of a program."""
+    return sources(writer, os.cpu_count() or 1)
+
+
+def planned(
+    program: Program, constant: Collection[int] = (), left: Collection[fx.Node] = ()
+) -> Writer:
+    """The kernels of a program but for nodes that are left to torch."""
     try:
-        return _sources(program, constant)
+        return _planned(program, constant, left)
     except Refused:
         if not constant:
             raise
-        return _sources(program, ())  # seldom: a constant with memory of its own cuts a loop
+        return _planned(program, (), left)  # seldom: a constant with memory of its own cuts a loop
 
 
-def _sources(program: Program, constant: Collection[int]) -> list[str]:
+def _planned(program: Program, constant: Collection[int], left: Collection[fx.Node]) -> Writer:
     try:
-        graph = decomposed(program, decompositions())
+        graph = decomposed(program, decompositions(), left)
     except ProgramError as error:  # also a decomposition of ours that has no rule for this case
         raise Refused(str(error.__cause__ or error).partition("\n")[0]) from error
-    return sources(written(graph, constant), os.cpu_count() or 1)
+    return written(graph, constant)
 
 
 def written(graph: fx.Graph, constant: Collection[int] = ()) -> Writer:
@@ -48,7 +60,11 @@ def written(graph: fx.Graph, constant: Collection[int] = ()) -> Writer:
     writer = Writer(Plan(graph, FAMILIES, ELEMENTWISE, constant))
     writer.constant |= {writer.plan.buffers[writer.plan.inputs[number]] for number in constant}
     for kernel in writer.plan.kernels:
-        kernel.family.emit(kernel, writer)
+        try:
+            kernel.family.emit(kernel, writer)
+        except Refused as refusal:
+            refusal.see_at(kernel.anchor)
+            raise
     _copy_back(writer)
     _return_again(writer)
     return writer

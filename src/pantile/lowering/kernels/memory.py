@@ -38,6 +38,8 @@ class Place(Enum):
     ARENA = "arena"
     KEPT = "kept"
     """Written by the setup, and not again."""
+    MADE = "made"
+    """Torch's: a result of an operator that is called outside."""
 
 
 @dataclass(eq=False)
@@ -50,7 +52,7 @@ class Buffer:
     strides: tuple[int, ...]
     place: Place
     number: int = 0
-    """Of the input or output."""
+    """Of the input, the output or what was made."""
     size: int = 0
     """In elements."""
     offset: int = 0

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels import operators as own
+from pantile.lowering.kernels.checks import SEVERAL, check_operators, check_outputs
 from pantile.lowering.kernels.constants import constant_nodes, worth_memory
 from pantile.lowering.kernels.costs import DEAR, FOR_A_ROW, is_row_wise, narrower
 from pantile.lowering.kernels.expressions import (
@@ -113,7 +114,8 @@ class Plan:
         self.targets: dict[fx.Node, fx.Node] = {}
         """The input that a value is the new content of."""
         self._leaves: dict[fx.Node, frozenset[fx.Node]] = {}
-        self._check()
+        check_operators(self.nodes, families)
+        check_outputs(self.outputs)
         self._realise()
         self._held = recompute(graph, self.realised)
         """Values that are kept for what is computed again from them, much later."""
@@ -152,27 +154,11 @@ class Plan:
     def _family(self, node: fx.Node) -> Family | None:
         return self._families.get(node.target)
 
-    def _check(self) -> None:
-        for node in self.nodes:
-            if node.op in ("placeholder", "output"):
-                continue
-            if node.op != "call_function":
-                raise Refused(f"{node.op} {node.target}")
-            known = node.target in RULES or node.target in _SEVERAL
-            if not known and node.target is not aten.copy_.default and self._family(node) is None:
-                raise Refused(f"no rule for {node.target}")
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and not value.numel():
-                raise Refused(f"{node.target} of no elements")
-        for output in self.outputs:
-            if not isinstance(output, fx.Node) or storage_of(output).op == "placeholder":
-                raise Refused("an input that is returned")
-
     def base(self, node: fx.Node) -> fx.Node:
         """The value that a view is a view of."""
         while is_view(node) and node not in self.realised:
             node = node.args[0]  # type: ignore[assignment]
-            if node.target in _SEVERAL:
+            if node.target in SEVERAL:
                 node = node.args[0]  # type: ignore[assignment]
         return node
 
@@ -201,9 +187,7 @@ class Plan:
         for node in self.nodes:
             if node.op != "call_function":
                 continue
-            family = self._family(node)
-            if family is not None:
-                family.check(node)
+            if self._family(node) is not None:
                 self.realised.add(node)
         for node in self.nodes:
             family = self._family(node)
@@ -478,10 +462,6 @@ def _without_new_dims(node: fx.Node) -> tuple[fx.Node, frozenset[int]]:
     source, dim = node.args[:2]
     assert isinstance(source, fx.Node) and isinstance(dim, int)
     return source, frozenset({dim % len(shape_of(node))})
-
-
-_SEVERAL = frozenset({aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default})
-"""Views with several results."""
 
 
 def conv_graph(nodes: Sequence[fx.Node]) -> bool:

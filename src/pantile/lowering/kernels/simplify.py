@@ -18,6 +18,7 @@ from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.convolutions import simplify_convolution
 from pantile.lowering.kernels.expressions import ALIASES, VIEWS
 from pantile.lowering.kernels.nodes import as_type_of, new_node, reshaped
+from pantile.lowering.kernels.outside import is_effect
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.types import computed
 
@@ -32,13 +33,21 @@ def simplify(graph: fx.Graph) -> None:
         if node.target is aten.copy_.default and _written(node).op != "placeholder":
             _forward_copy(graph, node)
         elif node.target in _SIMPLER:
+            before, after = node.prev, node.next
             _SIMPLER[node.target](graph, node)
+            _note_origin(before, after, node)
         elif str(node.target) == "prims.fma.default":
             node.target = own.fma
     for node in reversed(list(graph.nodes)):
         unused = node.op == "call_function" and not node.users
-        if unused and node.target is not aten.copy_.default:
+        if unused and node.target is not aten.copy_.default and not is_effect(node):
             graph.erase_node(node)
+
+
+def _note_origin(before: fx.Node, after: fx.Node, node: fx.Node) -> None:
+    """What was written between two nodes was made for the same node of the program as `node`."""
+    while (before := before.next) is not after and before.op != "root":
+        before.meta.setdefault("origin", node.meta.get("origin"))
 
 
 def _written(node: fx.Node) -> fx.Node:

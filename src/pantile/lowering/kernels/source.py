@@ -12,6 +12,7 @@ from importlib.resources import files
 from torch import fx
 
 from pantile.lowering.kernels.build import has_tiles
+from pantile.lowering.kernels.calls import calls_text, layout
 from pantile.lowering.kernels.memory import (
     BYTES,
     Buffer,
@@ -22,7 +23,7 @@ from pantile.lowering.kernels.memory import (
     shared_places,
 )
 from pantile.lowering.kernels.setup import find_setup, inputs_of, keep_results
-from pantile.lowering.kernels.types import dtype_of
+from pantile.lowering.kernels.types import dtype_of, shape_of
 from pantile.lowering.kernels.writer import Function, Writer
 
 TEMPLATES = (
@@ -101,8 +102,11 @@ def sources(writer: Writer, most: int) -> list[str]:
     names: dict[str, str] = {}
     kernels: list[_Text] = []
     once: list[str] = []
-    always: list[str] = []
+    stages: list[list[str]] = [[]]
     for number, function in enumerate(writer.functions):
+        if function.call is not None:
+            stages.append([])
+            continue
         signature, body = _canonical(function)
         name = names.get(signature + body)
         if name is None:
@@ -110,16 +114,32 @@ def sources(writer: Writer, most: int) -> list[str]:
             head = f"void {name}(int t, int T, Context* context, float* scratch{signature})"
             start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
             kernels.append(_Text(head, f"{head} {{ // {function.note}\n{start}\n{body}\n}}"))
-        (once if number in setup else always).append(_call(function, name, number))
+        (once if number in setup else stages[-1]).append(_call(function, name, number))
     units = _divided(kernels, most, len(writer.functions))
     rest = [text for unit in units[1:] for text in unit]
-    rows = [_row("run_setup", once), _row("run_kernels", always)]
-    end = [*rows, template("program_end.h")]
+    end = [*_rows(once, stages), *_outside(writer), template("program_end.h")]
     heads = [f"{text.head};" for text in rest]
     return [
         _unit(units[0], ["#define PANTILE_MAIN", frame, *heads], end),
         *(_unit(unit, [frame], []) for unit in units[1:]),
     ]
+
+
+def _rows(once: Sequence[str], stages: Sequence[Sequence[str]]) -> list[str]:
+    """The setup, and the kernels between calls."""
+    rows = {f"run_kernels{n}": calls for n, calls in enumerate(stages) if calls or n == 0}
+    names = ", ".join(
+        f"run_kernels{n}" if calls or n == 0 else "nullptr" for n, calls in enumerate(stages)
+    )
+    table = f"static bool (*const stages[])(Context*, int, int) = {{{names}}};"
+    return [_row("run_setup", once), *(_row(name, calls) for name, calls in rows.items()), table]
+
+
+def _outside(writer: Writer) -> list[str]:
+    """What is called between kernels; nothing in most programs."""
+    if not any(function.call for function in writer.functions):
+        return []
+    return ["#define PANTILE_CALLS", template("calls.h"), calls_text(writer, _pointer)]
 
 
 def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text]]:
@@ -220,6 +240,7 @@ def _pointer(pointer: Pointer) -> str:
         Place.OUTPUT: f"context->results[{buffer.number}]",
         Place.ARENA: f"(arena + {buffer.home.offset})",
         Place.KEPT: f"(kept + {buffer.offset})",
+        Place.MADE: f"context->made_data[{buffer.number}]",
     }
     offset = f" + {first}" if first else ""
     return f"({buffer.cpp}*){where[buffer.place]}{offset}"
@@ -236,6 +257,7 @@ class _Sizes:
 def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
     inputs, outputs = len(writer.plan.inputs), writer.plan.outputs
     constants = inputs_of(writer.functions, setup)
+    calls = sum(function.call is not None for function in writer.functions)
     needs = sorted(set(writer.scratch))
     largest = "0"
     for need in needs:
@@ -243,6 +265,7 @@ def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
     lines = [
         "constexpr i64 larger(i64 a, i64 b) { return a > b ? a : b; }",
         f"constexpr int INPUTS = {inputs}, OUTPUTS = {len(outputs)}, MOST_THREADS = 64;",
+        f"constexpr int CALLS = {calls}, MADE = {len(writer.made)};",
         f"constexpr i64 KERNELS = {len(writer.functions)}, SETUP_KERNELS = {len(setup)};",
         f"constexpr u64 ARENA = {sizes.arena}, KEPT = {sizes.kept};",
         f"constexpr u64 SCRATCH = {largest} + 64;",
@@ -250,6 +273,7 @@ def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
         "Keep keep; u64 sample; i64 setups; bool is_set_up, skips_setup;",
         "int threads, failed, team_size;",
         "void* inputs[INPUTS + 1]; void* results[OUTPUTS + 1]; void* handles[OUTPUTS + 1];",
+        "int stage; void** tensors; void *made[MADE + 1], *made_data[MADE + 1];",
         "const char* error; i64 ran; Team team; };",
         template("checked.h"),
         # Not inline: gcc would write the row of all calls twice, for T == 1 and for others, and
@@ -271,13 +295,9 @@ def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
 
 def _output(node: fx.Node) -> str:
     value = node.meta["val"]
-    sizes, strides = (
-        ", ".join(str(int(number)) for number in numbers)
-        for numbers in (value.shape, value.stride())
-    )
-    dtype = str(dtype_of(node)).removeprefix("torch.")
     size = value.numel() * value.element_size()
-    return f"{{{value.dim()}, {{{sizes}}}, {{{strides}}}, aoti_torch_dtype_{dtype}, {size}}},"
+    strides = [int(stride) for stride in value.stride()]
+    return layout(shape_of(node), strides, dtype_of(node), size)
 
 
 def _row(name: str, calls: Sequence[str]) -> str:

@@ -114,8 +114,12 @@ class Trace:
             return self.load(node, index)
         rule = self.values.rule(node.target)
         if rule is None:
-            raise Refused(f"no rule for {node.target}")
-        return self.rounded(rule(self, node, index), dtype_of(node))
+            raise Refused(f"no rule for {node.target}", {node: f"no rule for {node.target}"})
+        try:
+            return self.rounded(rule(self, node, index), dtype_of(node))
+        except Refused as refusal:
+            refusal.see_at(node)
+            raise
 
     def operand(self, value: Any, index: Sequence[Affine], dtype: torch.dtype) -> str:
         """An argument of an operator, broadcast to its index, as a type."""

@@ -9,15 +9,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
 from pantile.lowering.kernels.expressions import storage_of
 from pantile.lowering.kernels.memory import Buffer, Place, Pointer, dense_strides, extent
+from pantile.lowering.kernels.outside import OutsideCall, results_of
 from pantile.lowering.kernels.plan import Kernel, Plan, conv_graph
 from pantile.lowering.kernels.refused import Refused
-from pantile.lowering.kernels.types import MOST_ELEMENTS, dtype_of, shape_of, stored
+from pantile.lowering.kernels.types import CPP, MOST_ELEMENTS, dtype_of, shape_of, stored
 
 CHANNELS_LAST = (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class View:
+    """Memory as an operator of torch's sees it."""
+
+    pointer: Pointer
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator that is called outside."""
+
+    what: OutsideCall
+    operands: tuple[fx.Node | View, ...]
+    """Memory, or what is a tensor already: inputs and results of other calls."""
+    first: int
+    """The number of its first result; the others follow."""
+    results: int
 
 
 @dataclass(frozen=True)
@@ -32,6 +56,8 @@ class Function:
     """Pairs of buffers: the first may be written over the second, if that is not needed later."""
     writes: frozenset[Buffer] = frozenset()
     """The buffers that may be written."""
+    call: Call | None = None
+    """What is called outside; then there is no text, and the threads wait."""
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -54,6 +80,8 @@ class Writer:
     """What is the same in every run, as far as is known: inputs, and what is made of them only."""
     packed: dict[tuple[Pointer, int, str], Buffer] = field(default_factory=dict)
     """Operands of products that were packed, by the place, its writes before and the product."""
+    made: dict[fx.Node, int] = field(default_factory=dict)
+    """Results of operators that are called outside, by their numbers."""
 
     def __post_init__(self) -> None:
         self._touched: set[Buffer] = set()
@@ -61,6 +89,8 @@ class Writer:
         self.returned = {storage_of(node): i for i, node in enumerate(self.plan.outputs)}
         for number, node in enumerate(self.plan.inputs):
             value = node.meta["val"]
+            if value.dtype not in CPP:
+                continue  # only what is called outside reads it
             strides = tuple(int(stride) for stride in value.stride())
             self.plan.buffers[node] = self._new(
                 stored(value.dtype), shape_of(node), strides, Place.INPUT, number
@@ -155,6 +185,30 @@ class Writer:
         made = Function(text, pointers, note, "failed" in text, tuple(over), roots)
         self.functions.append(made)
         self._note_constants(made)
+
+    def make(self, node: fx.Node) -> list[Buffer]:
+        """Memory of torch's for a result of an operator called outside, if kernels can read it."""
+        number = self.made[node] = len(self.made)
+        value = node.meta["val"]
+        if value.dtype not in CPP or not value.numel():
+            return []
+        strides = tuple(int(stride) for stride in value.stride())
+        buffer = self._new(stored(value.dtype), shape_of(node), strides, Place.MADE, number)
+        self.plan.buffers[node] = buffer
+        return [buffer]
+
+    def call(self, what: OutsideCall, operands: Sequence[fx.Node | View], first: fx.Node) -> None:
+        """A call of an operator outside, after the kernels before."""
+        buffers = [buffer for result in results_of(first) for buffer in self.make(result)]
+        read = [operand.pointer for operand in operands if isinstance(operand, View)]
+        used = (*read, *map(Pointer, buffers))
+        count = len(what.places)
+        made = Call(what, tuple(operands), len(self.made) - count, count)
+        note = f"call of {what.node.name}"
+        self.functions.append(
+            Function("", used, note, can_fail=True, writes=frozenset(buffers), call=made)
+        )
+        self._note_constants(self.functions[-1])
 
     def _note_constants(self, function: Function) -> None:
         """Follow what is made of constants; `setup.py` decides when all functions are written."""

@@ -101,6 +101,7 @@ function hostChart(report) {
 
 const WRITERS = {
   kernels: "our own kernels",
+  segments: "our own kernels, with calls of torch's operators",
   inductor: "PyTorch's Inductor",
   reference: "the reference engine, op by op",
 };

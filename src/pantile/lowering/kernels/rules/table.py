@@ -8,12 +8,14 @@ import torch
 
 from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.families import Family
+from pantile.lowering.kernels.outside import outside
 from pantile.lowering.kernels.rules.avg_pool import AvgPool, AvgPoolInput
 from pantile.lowering.kernels.rules.cat import Cat
 from pantile.lowering.kernels.rules.conv import ConvForward, ConvInput, ConvWeight
 from pantile.lowering.kernels.rules.elementwise import Elementwise
 from pantile.lowering.kernels.rules.gemm import PRODUCTS, Gemm
 from pantile.lowering.kernels.rules.index_put import INDEX_PUTS, IndexPut
+from pantile.lowering.kernels.rules.outside import Outside
 from pantile.lowering.kernels.rules.parts import PARTS
 from pantile.lowering.kernels.rules.pool import MaxPool, MaxPoolInput
 from pantile.lowering.kernels.rules.reduce import OPERATIONS, Reduce
@@ -37,4 +39,5 @@ FAMILIES: dict[Any, Family] = {
     **PARTS,
     **SCANS,
     aten.cat.default: Cat(),
+    outside: Outside(),
 }

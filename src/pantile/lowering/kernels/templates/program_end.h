@@ -1,6 +1,7 @@
 static void run_team(void* given, int t, int T) {
   Context* context = (Context*)given;
-  if (context->skips_setup || run_setup(context, t, T)) run_kernels(context, t, T);
+  if (context->stage > 0 || context->skips_setup || run_setup(context, t, T))
+    stages[context->stage](context, t, T);
 }
 
 // Adds the words of a line to sums. Two multiplications, so that no change of all words at once, such
@@ -77,13 +78,44 @@ static bool has_scratch(Context* context, int T) {
   return true;
 }
 
+static void run_stage(Context* context, int T) {
+  if (T == 1) return run_team(context, 0, 1);
+  if (context->team_size != T) {
+    team_stop(&context->team);
+    team_start(&context->team, T, run_team);
+    context->team_size = T;
+  }
+#ifdef PANTILE_CALLS
+  if (run_beside_calls(context, T)) return;
+#endif
+  team_run(&context->team, context);
+}
+
+// The kernels, and what is called between them; what went wrong, or nothing.
+static const char* run_stages(Context* context, int T) {
+  for (context->stage = 0;; context->stage++) {
+    if (stages[context->stage]) run_stage(context, T);
+    if (context->failed) return "index out of bounds";
+    if (context->stage == CALLS) return nullptr;
+#ifdef PANTILE_CALLS
+    if (calls[context->stage](context)) return "a call through Python";
+#endif
+  }
+}
+
 extern "C" {
 
+#ifdef PANTILE_CALLS
+void pantile_set_callback(Callback given) { callback = given; }
+#else
+static void release_made(Context*) {}
 void pantile_set_callback(void*) {}
+#endif
 
 void pantile_destroy(void* given) {
   Context* context = (Context*)given;
   if (context == nullptr) return;
+  release_made(context);
   team_stop(&context->team);
   for (int i = 0; i < OUTPUTS; i++) {
     if (context->handles[i]) aoti_torch_delete_tensor_object(context->handles[i]);
@@ -125,20 +157,10 @@ int pantile_run(void* given, void** tensors, void** handles) {
   choose_setup(context);
   context->is_set_up = false;
   POISON_ARENA(context);
-  if (T == 1) {
-    run_team(context, 0, 1);
-  } else {
-    if (context->team_size != T) {
-      team_stop(&context->team);
-      team_start(&context->team, T, run_team);
-      context->team_size = T;
-    }
-    team_run(&context->team, context);
-  }
-  if (context->failed) {
-    context->error = "index out of bounds";
-    return 1;
-  }
+  context->tensors = tensors;
+  context->error = run_stages(context, T);
+  release_made(context);
+  if (context->error) return 1;
   context->is_set_up = true;
   context->setups += !context->skips_setup;
   for (int i = 0; i < OUTPUTS; i++) handles[i] = context->handles[i];
