@@ -129,19 +129,24 @@ def measured(workload: Workload) -> Profile:
 def _program(workload: Workload) -> tuple[Any, Sequence[torch.Tensor]]:
     """The program of a training step, and values for its inputs."""
     import poptorch
+    from pantile.lowering.native import StepPrograms
+    from pantile.passes.fuse_update import fuse
     from pantile.runtime.native.samples import samples_of
+    from pantile.runtime.native.step_programs import without_unread_numbers
 
     model = workload.with_loss()
     options = poptorch.Options().engine("native").showCompilationProgressBar(False)
     executor = poptorch.trainingModel(model, options, workload.optimizer(model.parameters()))
     executor.compile(*workload.batch())
-    (step,) = executor._native._steps.values()
-    values = samples_of(step.programs, {})["body"]
+    ((compiled, update),) = executor._native._steps
+    step = fuse(compiled.program, without_unread_numbers(update.program))
+    programs = StepPrograms.of(step, None)
+    values = samples_of(programs, {})["body"]
     torch.manual_seed(0)
     for value in values:
         if value.is_floating_point() and value.dim():
             value.normal_(0, 0.02).abs_()
-    return step.programs.body, values
+    return programs.body, values
 
 
 def _profile(

@@ -28,6 +28,7 @@ from pantile.capture.recorder import UNKNOWN
 from pantile.capture.scopes import SCOPE
 from pantile.capture.source import place_of_trace
 from pantile.errors import CaptureError
+from pantile.program.nodes import erase
 from pantile.program.program import WRITE, Program
 from pantile.program.spec import Input, NodeTag, Output
 
@@ -147,9 +148,9 @@ def as_program(
     for node in list(graph.nodes):
         if node.target in _IDENTITIES:
             node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+            erase(node)
         elif node.target is operator.getitem and not node.users:
-            graph.erase_node(node)
+            erase(node)
         elif node.op == "call_function":
             node.meta["tag"] = _tag_of(node, tags)
             node.meta.setdefault("val", None)  # of an assertion, which returns nothing
@@ -188,7 +189,7 @@ def _writes_last(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=WRITE):
         if node.args[0] is node.args[1]:
             node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+            erase(node)
             continue
         node.replace_all_uses_with(node.args[1])
         output.prepend(node)
@@ -201,7 +202,7 @@ def _attributes(
     subgraphs: dict[str, fx.GraphModule] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         if not node.users:
-            module.graph.erase_node(node)
+            erase(node)
             continue
         value = getattr(module, str(node.target))
         if isinstance(value, fx.GraphModule):

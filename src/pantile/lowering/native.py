@@ -72,6 +72,11 @@ class StepPrograms:
         named = {"body": self.body}
         return named if self.update is None else {**named, "update": self.update}
 
+    def outline(self) -> StepPrograms:
+        """What running them needs to know: their graphs take more memory than their code."""
+        update = None if self.update is None else self.update.outline()
+        return StepPrograms(self.body.outline(), update)
+
     def key(self, threads: int) -> str:
         """The name of the executable in the cache: equal for equal work on an equal machine."""
         texts = [print_program(p.program, tags=False) for p in self.all.values()]
@@ -230,7 +235,7 @@ class NativeStep:
             part: NativeProgram(entry.sections[f"{part}.so"], _header(entry, part)["calls"])
             for part in programs.all
         }
-        return NativeStep(programs, entry, loaded["body"], loaded.get("update"))
+        return NativeStep(programs.outline(), entry, loaded["body"], loaded.get("update"))
 
     def threads(self, part: str) -> int:
         """With how many threads a program was found to be fastest."""

@@ -9,7 +9,7 @@ lift_constants       tensors of the model that are no state: inputs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -35,6 +35,10 @@ class Prepared:
     constants: tuple[torch.Tensor, ...]
     keeps: bool = False
     """May a run use again what the run before made of constant inputs?"""
+
+    def outline(self) -> Prepared:
+        """The same from outside, with nothing computed."""
+        return replace(self, program=self.program.outline())
 
     @property
     def constant_inputs(self) -> list[int]:

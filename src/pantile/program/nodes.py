@@ -1,4 +1,4 @@
-"""New nodes of a graph, without torch's search for symbols.
+"""New nodes of a graph, without torch's search for symbols; and no trace of old ones.
 
 `fx.Graph` looks for symbolic numbers among all arguments of a new call, to warn of them: as long as
 everything else it does. Programs hold none, so a call is made without arguments and gets them next.
@@ -38,3 +38,10 @@ def copied_node(graph: fx.Graph, node: fx.Node, moved: Callable[[fx.Node], Any])
     copied.type = node.type
     copied.meta = copy.copy(node.meta)
     return copied
+
+
+def erase(node: fx.Node) -> None:
+    """Take a node out of its graph for good: the names of a graph keep it, and all it knows."""
+    graph = node.graph
+    graph.erase_node(node)
+    graph._graph_namespace._obj_to_name.pop(node, None)

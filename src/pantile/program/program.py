@@ -80,6 +80,18 @@ class Program:
         graph.lint()
         return replace(self, graph=graph, **changes)
 
+    def outline(self) -> Program:
+        """What a caller sees: the same inputs, writes and outputs, with nothing computed."""
+        graph = fx.Graph()
+        given: dict[Input, fx.Node] = {}
+        for node, entry in zip(self.placeholders, self.inputs, strict=True):
+            given[entry] = graph.placeholder(str(node.target))
+            given[entry].meta["val"] = node.meta.get("val")
+        for entry, _ in self.writes:
+            graph.call_function(WRITE, (given[entry], given[entry]))
+        graph.output(())
+        return replace(self, graph=graph, subgraphs={}, guards=())
+
     def __str__(self) -> str:
         from pantile.program.text import print_program
 

@@ -283,8 +283,11 @@ class Update:
         return Feed(variant.update, variant.executable.program, self.bound, self.names)
 
     def _kept(self, variant: UpdateVariant, feed: Feed) -> Current:
-        """Make this the variant to try first; forget those not used for long."""
-        others = [v for v in self._variants if v is not variant]
+        """Make this the variant to try first; forget those not used for long, or never again.
+
+        The first step of an optimizer is not made twice, unless its state is thrown away.
+        """
+        others = [v for v in self._variants if v is not variant and not v.creates_state]
         self._variants = [variant, *others][:_MOST_VARIANTS]
         return Current(variant, Layout(self.bound), feed)
 
