@@ -175,18 +175,18 @@ SHARED void pack_whole_rows(const Number* from, i64 row, float* to, i64 plane, i
 }
 
 // A column of tiles of A, [plane][tile along k]: `rows` rows of it exist, `numbers` along k.
-template <class G, class Left>
-INLINE void pack_tiles_a(const Left* A, float* to, i64 plane, int rows, int numbers) {
+template <Contiguous C, int PLANES, class Left>
+SHARED void pack_tiles_a(const Left* A, i64 am, i64 ak, float* to, i64 plane, int rows,
+                         int numbers) {
   int k = 0;
-  if constexpr (G::AK == 1)
-    if (rows >= 16) {
-      pack_whole_rows<G::PLANES_A>(A, G::AM, to, plane, numbers / 32);
-      k = numbers / 32 * 32, to += k / 32 * TILE_FLOATS;
-    }
+  if (C == ALONG_N && rows >= 16) {
+    pack_whole_rows<PLANES>(A, am, to, plane, numbers / 32);
+    k = numbers / 32 * 32, to += k / 32 * TILE_FLOATS;
+  }
   for (; k < numbers; k += 32, to += TILE_FLOATS) {
-    const TileSource is{G::AM, G::AK, 16 * i64(G::AK), step_ahead(G::AK), {rows, rows},
+    const TileSource is{am, ak, 16 * ak, step_ahead(ak), {rows, rows},
                         {numbers - k, numbers - k - 16}};
-    pack_tile<contiguous(G::AM, G::AK), G::PLANES_A>(A + i64(k) * G::AK, is, to, plane);
+    pack_tile<C, PLANES>(A + k * ak, is, to, plane);
   }
 }
 
@@ -205,21 +205,20 @@ SHARED void pack_whole_columns(const Number* from, i64 row, float* to, i64 plane
 
 // CT columns of tiles of B, [plane][column][tile along k]: `numbers` of it exist along k, and so
 // many columns.
-template <class G, int CT, class Right>
-INLINE void pack_tiles_b(const Right* B, float* to, i64 column, int numbers, int columns) {
+template <Contiguous C, int PLANES, int CT, class Right>
+SHARED void pack_tiles_b(const Right* B, i64 bk, i64 bn, float* to, i64 column, int numbers,
+                         int columns) {
   const i64 plane = CT * column;
-  for (int k = 0; k < numbers; k += 32, to += TILE_FLOATS, B += 32 * i64(G::BK)) {
-    if constexpr (G::BN == 1)
-      if (columns >= 16 * CT && numbers - k >= 32) {
-        pack_whole_columns<G::PLANES_B, CT>(B, G::BK, to, plane, column);
-        continue;
-      }
-    for (int j = 0; j < CT; j++) {
+  for (int k = 0; k < numbers; k += 32, to += TILE_FLOATS, B += 32 * bk) {
+    if (C == ALONG_N && columns >= 16 * CT && numbers - k >= 32) {
+      pack_whole_columns<PLANES, CT>(B, bk, to, plane, column);
+      continue;
+    }
+    ROLLED for (int j = 0; j < CT; j++) {
       const int lanes = columns - 16 * j;
-      const TileSource is{G::BK, G::BN, 16 * i64(G::BK), step_ahead(G::BK),
-                          {numbers - k, numbers - k - 16}, {lanes, lanes}};
-      pack_tile<contiguous(G::BK, G::BN), G::PLANES_B>(B + 16 * j * i64(G::BN), is,
-                                                       to + j * column, plane);
+      const TileSource is{bk, bn, 16 * bk, step_ahead(bk), {numbers - k, numbers - k - 16},
+                          {lanes, lanes}};
+      pack_tile<C, PLANES>(B + 16 * j * bn, is, to + j * column, plane);
     }
   }
 }
@@ -252,7 +251,9 @@ INLINE void pack_words_b(const Right* B, float* to, int numbers, int columns) {
 // CT columns of tiles of B, of which `columns` columns exist.
 template <class G, int CT, class Right>
 INLINE void pack_columns_b(const Right* B, float* to, i64 column, int numbers, int columns) {
-  if constexpr (G::PLANES_B > 1) pack_tiles_b<G, CT>(B, to, column, numbers, columns);
+  constexpr Contiguous C = contiguous(G::BK, G::BN);
+  if constexpr (G::PLANES_B > 1)
+    pack_tiles_b<C, G::PLANES_B, CT>(B, G::BK, G::BN, to, column, numbers, columns);
   else
     for (int j = 0; j < CT; j++)
       pack_words_b<G>(B + 16 * j * i64(G::BN), to + j * column, numbers, columns - 16 * j);
@@ -403,7 +404,9 @@ INLINE void pack_strips_of_tiles(OuterBlock<Left, Right> block) {
         float* to = block.scratch + (i64(s - block.strip) * RT * G::PLANES_A + i) * row_of_tiles +
                     k / 32 * TILE_FLOATS;
         if constexpr (G::PLANES_A == 1) pack_words_a<G>(from, to, G::M - m, count);
-        else pack_tiles_a<G>(from, to, row_of_tiles * RT, G::M - m, count);
+        else
+          pack_tiles_a<contiguous(G::AM, G::AK), G::PLANES_A>(from, G::AM, G::AK, to,
+                                                              row_of_tiles * RT, G::M - m, count);
       }
 }
 
