@@ -22,6 +22,7 @@ from pantile.lowering.kernels.memory import (
     shared_places,
 )
 from pantile.lowering.kernels.setup import find_setup, inputs_of, keep_results
+from pantile.lowering.kernels.sharing import shared, skeleton
 from pantile.lowering.kernels.types import dtype_of
 from pantile.lowering.kernels.writer import Function, Writer
 
@@ -98,19 +99,9 @@ def sources(writer: Writer, most: int) -> list[str]:
     setup = find_setup(writer.functions, writer.constant_inputs)
     kept = keep_results(writer.functions, setup)
     frame = _frame(writer, setup, _Sizes(place(writer), kept))
-    names: dict[str, str] = {}
-    kernels: list[_Text] = []
-    once: list[str] = []
-    always: list[str] = []
-    for number, function in enumerate(writer.functions):
-        signature, body = _canonical(function)
-        name = names.get(signature + body)
-        if name is None:
-            name = names[signature + body] = f"k{len(names)}"
-            head = f"void {name}(int t, int T, Context* context, float* scratch{signature})"
-            start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
-            kernels.append(_Text(head, f"{head} {{ // {function.note}\n{start}\n{body}\n}}"))
-        (once if number in setup else always).append(_call(function, name, number))
+    kernels, calls = _kernels(writer.functions)
+    once = [call for number, call in enumerate(calls) if number in setup]
+    always = [call for number, call in enumerate(calls) if number not in setup]
     units = _divided(kernels, most, len(writer.functions))
     rest = [text for unit in units[1:] for text in unit]
     rows = [_row("run_setup", once), _row("run_kernels", always)]
@@ -120,6 +111,28 @@ def sources(writer: Writer, most: int) -> list[str]:
         _unit(units[0], ["#define PANTILE_MAIN", frame, *heads], end),
         *(_unit(unit, [frame], []) for unit in units[1:]),
     ]
+
+
+def _kernels(functions: Sequence[Function]) -> tuple[list[_Text], list[str]]:
+    """All different kernels, and the calls of them in order."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    texts: list[str] = []
+    for number, function in enumerate(functions):
+        signature, text = _canonical(function)
+        texts.append(text)
+        alike.setdefault((signature, skeleton(text)), []).append(number)
+    kernels: list[_Text] = []
+    calls: dict[int, str] = {}
+    for (signature, _), numbers in alike.items():
+        name, one = f"k{len(kernels)}", shared([texts[number] for number in numbers])
+        given = f"int t, int T, Context* context, float* scratch{signature}{one.parameters}"
+        head = f"void {name}({given})"
+        start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
+        note = functions[numbers[0]].note
+        kernels.append(_Text(head, f"{head} {{ // {note}\n{start}\n{one.text}\n}}"))
+        for number, arguments in zip(numbers, one.arguments, strict=True):
+            calls[number] = _call(functions[number], name, number, arguments)
+    return kernels, [calls[number] for number in range(len(functions))]
 
 
 def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text]]:
@@ -206,9 +219,9 @@ def _canonical(function: Function) -> tuple[str, str]:
     return parameters, text
 
 
-def _call(function: Function, name: str, number: int) -> str:
-    arguments = ", ".join(_pointer(pointer) for pointer in function.used)
-    text = f"RUN({number}, {name}(t, T, context, scratch, {arguments})); meet(context, T);"
+def _call(function: Function, name: str, number: int, numbers: str) -> str:
+    pointers = ", ".join(_pointer(pointer) for pointer in function.used)
+    text = f"RUN({number}, {name}(t, T, context, scratch, {pointers}{numbers})); meet(context, T);"
     return text + (" if (stopped(context, T)) return false;" if function.can_fail else "")
 
 
