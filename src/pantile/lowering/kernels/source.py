@@ -22,7 +22,7 @@ from pantile.lowering.kernels.memory import (
     shared_places,
 )
 from pantile.lowering.kernels.setup import find_setup, inputs_of, keep_results
-from pantile.lowering.kernels.sharing import shared, skeleton
+from pantile.lowering.kernels.sharing import Table, shared, skeleton
 from pantile.lowering.kernels.types import dtype_of
 from pantile.lowering.kernels.writer import Function, Writer
 
@@ -71,6 +71,7 @@ class _Text:
 
     head: str
     body: str
+    tables: tuple[Table, ...] = ()
 
     @property
     def family(self) -> str:
@@ -79,10 +80,11 @@ class _Text:
 
 
 _FAMILIES = {
-    "winograd_weight<": (80, 100),
-    "winograd<": (60, 70),
+    "winograd_weight_by<": (80, 100),
+    "winograd_by<": (60, 70),
     "pack_": (20, 40),
     "conv_weight<": (110, 60),
+    "conv_by<": (110, 0),
     "conv_input<": (140, 0),
     "conv_forward": (110, 0),
     "emm": (75, 60),
@@ -106,7 +108,8 @@ def sources(writer: Writer, most: int) -> list[str]:
     rest = [text for unit in units[1:] for text in unit]
     rows = [_row("run_setup", once), _row("run_kernels", always)]
     end = [*rows, template("program_end.h")]
-    heads = [f"{text.head};" for text in rest]
+    heads = [table.declared for text in rest for table in text.tables]
+    heads += [f"{text.head};" for text in rest]
     return [
         _unit(units[0], ["#define PANTILE_MAIN", frame, *heads], end),
         *(_unit(unit, [frame], []) for unit in units[1:]),
@@ -124,12 +127,14 @@ def _kernels(functions: Sequence[Function]) -> tuple[list[_Text], list[str]]:
     kernels: list[_Text] = []
     calls: dict[int, str] = {}
     for (signature, _), numbers in alike.items():
-        name, one = f"k{len(kernels)}", shared([texts[number] for number in numbers])
+        name = f"k{len(kernels)}"
+        one = shared([texts[number] for number in numbers], name)
         given = f"int t, int T, Context* context, float* scratch{signature}{one.parameters}"
         head = f"void {name}({given})"
         start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
         note = functions[numbers[0]].note
-        kernels.append(_Text(head, f"{head} {{ // {note}\n{start}\n{one.text}\n}}"))
+        body = f"{head} {{ // {note}\n{start}\n{one.text}\n}}"
+        kernels.append(_Text(head, body, one.tables))
         for number, arguments in zip(numbers, one.arguments, strict=True):
             calls[number] = _call(functions[number], name, number, arguments)
     return kernels, [calls[number] for number in range(len(functions))]
@@ -159,10 +164,12 @@ def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text
 
 def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str]) -> str:
     bodies = [text.body for text in kernels]
-    used = [template(name) for name in TEMPLATES if _is_used(name, [*bodies, *before])]
+    tables = [table.defined for text in kernels for table in text.tables]
+    used = [template(name) for name in TEMPLATES if _is_used(name, [*bodies, *tables, *before])]
     if has_tiles():
         used.insert(0, "#define PANTILE_TILES")
-    return "\n".join([*used, *before, *(f"APART_SHARED {body}" for body in bodies), *after])
+    texts = [f"APART_SHARED {body}" for body in bodies]
+    return "\n".join([*used, *before, *tables, *texts, *after])
 
 
 def _is_used(name: str, kernels: Sequence[str]) -> bool:
@@ -173,7 +180,7 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
         "gemm.h": ("emm<",),
         "tiles.h": ("emm<",) if has_tiles() else (),
         "winograd.h": ("Winograd", "winograd"),
-        "winograd_weight.h": ("WinogradWeight<", "winograd_weight<"),
+        "winograd_weight.h": ("WinogradWeight<", "winograd_weight"),
         "pool.h": ("Pool<",),
         "avg_pool.h": ("avg_pool",),
         "depthwise.h": ("depthwise",),

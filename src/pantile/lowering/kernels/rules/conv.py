@@ -19,9 +19,13 @@ from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.geometry import Geometry
 from pantile.lowering.kernels.rules.winograd import paying
+from pantile.lowering.kernels.sharing import opened_table
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import CHANNELS_LAST, Writer
+
+_LANES = 16
+"""Of the widest vectors of all CPUs."""
 
 _PANEL = 64
 """No panel of a packed weight is wider."""
@@ -181,12 +185,16 @@ class Form:
         weight = f"{packed.name} + group * {self.text}::packed_{to}" if self._loop else packed.name
         x = self._from(given.pointer.name, read)
         call = f"{self._loop}{kind}_{to}<{self.text}>({x}, {weight}"
+        if not self._loop and not self.depthwise:
+            plan = opened_table("ConvPlan", f"conv_plan<Conv{to.capitalize()}<{self.text}>>")
+            call = f"conv_by<{_panel(made)}>({plan}, {x}, {packed.name}"
         if packs:
             writer.need_scratch(f"{self.text}::forward_floats")
             call = f"conv_forward_packing<{self.text}>({x}, {packed.name}, scratch"
         elif to in self.winograd:
             writer.need_scratch(f"{self._winograd(to)}::scratch")
-            call = f"winograd<{self._winograd(to)}>({x}, {packed.name}, scratch"
+            plan = opened_table("WinogradPlan", f"winograd_plan<{self._winograd(to)}>")
+            call = f"winograd_by<{_panel(made)}>({plan}, {x}, {packed.name}, scratch"
         pointers = [given.pointer, packed]
         emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
 
@@ -205,9 +213,11 @@ class Form:
         """The call that sums the gradient of the weight, up to the body of its epilogue."""
         parameters = "int first, int count, const float* row) INLINE_CALL"
         if "weight" in self.winograd:
+            plan = opened_table("WinogradWeightPlan", f"winograd_weight_plan<{self.text}>")
             return (
-                f"winograd_weight<{self.text}>({x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
-                f" [&](int kh, int kw, int i, {parameters}"
+                f"winograd_weight_by<{_panel(self.outputs)}>({plan},"
+                f" {x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
+                f" [=](int kh, int kw, int i, {parameters}"
             )
         if self.depthwise:
             return (
@@ -217,7 +227,7 @@ class Form:
         a, b = self._from(x.pointer.name, self.inputs), self._from(dy.pointer.name, self.outputs)
         return (
             f"{self._loop}conv_weight<{self.text}>({a}, {b}, scratch, t, T,"
-            f" [&](int kh, int kw, int i, {parameters}"
+            f" [=](int kh, int kw, int i, {parameters}"
         )
 
     def _packs_by_turns(self, writer: Writer) -> bool:
@@ -260,6 +270,16 @@ class Form:
         return packed
 
 
+def _panel(channels: int) -> str:
+    """What the compiler must know of panels: their vectors, and whether all of them are full.
+
+    The numbers are those of all CPUs where they can be, so that more kernels share a function.
+    """
+    vectors = "2" if channels > _LANES else f"conv_vectors({channels})"
+    full = channels % (2 * _LANES) == 0 or channels == _LANES
+    return f"{vectors}, {'true' if full else 'false'}"
+
+
 def named_axes(node: fx.Node, names: str) -> list[Axis]:
     """The axes of a value, by the names the templates give them."""
     return [Axis(n, name) for n, name in zip(shape_of(node), names.split(), strict=True)]
@@ -280,7 +300,7 @@ def emit_images(
     before, body = epilogue(trace, stores, [n, h, w], c, first)
     text = (
         f"{before}\n{call}, t, T,"
-        " [&](int n, int h, int w, int first, int count, const float* row) INLINE_CALL"
+        " [=](int n, int h, int w, int first, int count, const float* row) INLINE_CALL"
         f" {{ {body} }});"
     )
     used = {**trace.used, **{pointer.name: pointer for pointer in read}}
