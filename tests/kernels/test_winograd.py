@@ -22,11 +22,7 @@ def texts(images: tuple[int, ...], outputs: int, **options: object) -> list[str]
 
 
 def ways(images: tuple[int, ...], outputs: int, **options: object) -> set[str]:
-    names = {
-        "WinogradForward": "forward",
-        "WinogradInput": "input",
-        "winograd_weight_plan": "weight",
-    }
+    names = {"WinogradForward": "forward", "WinogradInput": "input", "winograd_weight": "weight"}
     found = texts(images, outputs, **options)
     return {
         way

@@ -484,6 +484,6 @@ _SEVERAL = frozenset({aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.
 """Views with several results."""
 
 
-def conv_graph(nodes: Sequence[fx.Node]) -> bool:
-    """Are there convolutions, so that images lie channels last?"""
-    return any(node.target in (aten.convolution.default, own.conv_input) for node in nodes)
+def count_convolutions(nodes: Sequence[fx.Node]) -> int:
+    """How many give images? If some do, images lie channels last."""
+    return sum(node.target in (aten.convolution.default, own.conv_input) for node in nodes)

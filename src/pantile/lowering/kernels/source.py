@@ -78,19 +78,24 @@ class _Text:
         """The template it is made of."""
         return next(word for word in _FAMILIES if word in self.body)
 
+    @property
+    def weight(self) -> int:
+        """About how many milliseconds it takes to compile: each of its tables has tiles."""
+        return _FAMILIES[self.family][0] * max(1, len(self.tables))
+
 
 _FAMILIES = {
-    "winograd_weight_by<": (80, 100),
-    "winograd_by<": (60, 70),
-    "pack_": (20, 40),
-    "conv_weight<": (110, 60),
-    "conv_by<": (110, 0),
+    "pack_": (12, 120),
+    "winograd_weight": (50, 150),
+    "winograd": (45, 180),
+    "conv_weight<": (100, 60),
+    "conv_by<": (85, 60),
     "conv_input<": (140, 0),
     "conv_forward": (110, 0),
     "emm": (75, 60),
     "pool": (55, 0),
-    "sums[": (38, 0),
-    "": (18, 0),
+    "sums[": (42, 0),
+    "": (22, 0),
 }
 """About how many milliseconds a kernel takes to compile, and what the first one takes beyond that.
 Measured on W1a, W3 and W4, one thread of a Sapphire Rapids."""
@@ -147,7 +152,7 @@ def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text
     needs fewer templates. The first group also gets the frame and the row of calls.
     """
     families = [text.family for text in kernels]
-    total = _FRAME + _CALL * calls + sum(_FAMILIES[word][0] for word in families)
+    total = _FRAME + _CALL * calls + sum(text.weight for text in kernels)
     total += sum(_FAMILIES[word][1] for word in set(families))
     count = max(1, min(most, int(total) // _WORTH))
     groups: list[list[_Text]] = [[] for _ in range(count)]
@@ -155,10 +160,11 @@ def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text
     for word, text in sorted(
         zip(families, kernels, strict=True), key=lambda pair: [*_FAMILIES].index(pair[0])
     ):
-        each, first = _FAMILIES[word]
-        done += each + (first if word != begun else 0)
+        done += _FAMILIES[word][1] if word != begun else 0
         begun = word
-        groups[min(count - 1, int(done * count / total))].append(text)
+        middle = done + text.weight / 2
+        groups[min(count - 1, int(middle * count / total))].append(text)
+        done += text.weight
     return groups[::-1]
 
 

@@ -53,15 +53,9 @@ struct ConvPart {
   const float* sums;
 };
 
-// The epilogue is called through a pointer: the loops around it are then compiled once, and not for
-// every kernel.
-using ConvTake = void (*)(const void* ep, const ConvPart& part);
-
 // Hands every pixel to ep(n, h, w, channel, count, channels). WHOLE: there are always NR channels.
 template <int NR, bool WHOLE, class Ep>
-APART void conv_take(const void* with, const ConvPart& given) {
-  const Ep ep = *(const Ep*)with;  // copies, which nothing that is stored can change
-  const ConvPart part = given;
+INLINE void conv_pixels_to(const ConvPart& part, const Ep& ep) {
   ROLLED for (int r = 0; r < part.rows; r++)
     ROLLED for (int i = 0; i < part.columns; i++) {
       const float* sums = part.sums + (i64)r * part.row + (i64)i * NR;
@@ -69,6 +63,16 @@ APART void conv_take(const void* with, const ConvPart& given) {
       if (WHOLE || part.count == NR) ep(part.n, part.h + r, w, part.first, NR, sums);
       else ep(part.n, part.h + r, w, part.first, part.count, sums);
     }
+}
+
+// The same through a pointer: the loops around it are then compiled once, and not for every kernel.
+using ConvTake = void (*)(const void* ep, const ConvPart& part);
+
+template <int NR, bool WHOLE, class Ep>
+APART void conv_take(const void* with, const ConvPart& given) {
+  const Ep ep = *(const Ep*)with;  // copies, which nothing that is stored can change
+  const ConvPart part = given;
+  conv_pixels_to<NR, WHOLE>(part, ep);
 }
 
 template <class C>

@@ -67,6 +67,5 @@ struct ConvInput {
 // dx from dy and the weight: ep(n, h, w, ic0, count, channels) gets every pixel of every panel.
 template <class C, class Ep>
 INLINE void conv_input(const float* dy, const float* packed, int t, int T, Ep ep) {
-  using D = ConvInput<C>;
-  conv_by<D::NV, D::CHANNELS % D::NR == 0>(conv_plan<D>, dy, packed, t, T, ep);
+  conv_alone<ConvInput<C>>(dy, packed, t, T, ep);
 }

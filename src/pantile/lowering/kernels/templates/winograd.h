@@ -278,9 +278,9 @@ constexpr WinogradPlan winograd_plan = {
 constexpr int WINOGRAD_RUN = 4;  // tiles side by side whose pixels are handed over at once
 
 // The pixels of the tiles [first, first + count), of one panel.
-template <int NV>
+template <int NV, class Take>
 INLINE void winograd_outputs(const WinogradPlan& s, const float* products, int first, int count,
-                             int panel, ConvTake take, const void* ep) {
+                             int panel, Take take) {
   constexpr int NR = NV * LANES, ROW = 2 * WINOGRAD_RUN * NR, PRODUCT = winograd_product(NV);
   const int OH = s.images.OH, OW = s.images.OW, channels = panel < s.PANELS - 1 ? NR : s.LAST;
   WinogradPlace at = winograd_place(s.images, first);
@@ -293,16 +293,16 @@ INLINE void winograd_outputs(const WinogradPlan& s, const float* products, int f
       left--;
       winograd_pixels<NR, PRODUCT, ROW>(products, pixels + 2 * i * NR);
     }
-    take(ep, {at.n, at.h, at.w, 1, conv_min(2, OH - at.h), conv_min(2 * tiles, OW - at.w),
-              panel * NR, channels, ROW, pixels});
+    take({at.n, at.h, at.w, 1, conv_min(2, OH - at.h), conv_min(2 * tiles, OW - at.w), panel * NR,
+          channels, ROW, pixels});
     count -= tiles, at.w += 2 * tiles - 2;
     winograd_next(s.images, at);
   }
 }
 
-template <int NV>
-APART_WHOLE void winograd_run(const WinogradPlan& s, const float* source, const float* packed,
-                              float* scratch, int t, int T, ConvTake take, const void* ep) {
+template <int NV, class Take>
+INLINE void winograd_run(const WinogradPlan& s, const float* source, const float* packed,
+                         float* scratch, int t, int T, Take take) {
   constexpr int NR = NV * LANES, PRODUCT = winograd_product(NV);
   float *inputs = scratch, *products = scratch + 16 * s.INPUT;
   const i64 K = s.images.K;
@@ -318,18 +318,31 @@ APART_WHOLE void winograd_run(const WinogradPlan& s, const float* source, const 
       ROLLED for (int strip = 0; strip * s.MR < count; strip++)  // may go beyond the tiles
         s.products(inputs + x * s.INPUT + (i64)strip * s.MR * s.STEP, weights, K,
                    products + (16 * strip + x) * PRODUCT);
-    winograd_outputs<NV>(s, products, first, count, panel, take, ep);
+    winograd_outputs<NV>(s, products, first, count, panel, take);
   }
+}
+
+template <int NV>
+APART_WHOLE void winograd_run_shared(const WinogradPlan& plan, const float* source,
+                                     const float* packed, float* scratch, int t, int T,
+                                     ConvTake take, const void* ep) {
+  winograd_run<NV>(plan, source, packed, scratch, t, T,
+                   [=](const ConvPart& part) INLINE_CALL { take(ep, part); });
 }
 
 // NV: vectors of a panel. WHOLE: the last panel is full, too.
 template <int NV, bool WHOLE, class Ep>
 INLINE void winograd_by(const WinogradPlan& plan, const float* source, const float* packed,
                         float* scratch, int t, int T, Ep ep) {
-  winograd_run<NV>(plan, source, packed, scratch, t, T, conv_take<NV * LANES, WHOLE, Ep>, &ep);
+  winograd_run_shared<NV>(plan, source, packed, scratch, t, T,
+                          conv_take<NV * LANES, WHOLE, Ep>, &ep);
 }
 
+// The same in a function of its own, epilogue and all.
 template <class S, class Ep>
 INLINE void winograd(const float* source, const float* packed, float* scratch, int t, int T, Ep ep) {
-  winograd_by<S::NV, S::LAST == S::NR>(winograd_plan<S>, source, packed, scratch, t, T, ep);
+  auto take = [&](const ConvPart& part) INLINE_CALL {
+    conv_pixels_to<S::NR, S::LAST == S::NR>(part, ep);
+  };
+  winograd_run<S::NV>(winograd_plan<S>, source, packed, scratch, t, T, take);
 }

@@ -153,21 +153,27 @@ INLINE void winograd_nine(const float* from, i64 step, float* to, i64 next) {
 }
 
 // The epilogue of one input and a panel of outputs: taps[9][NR].
-using WinogradTake = void (*)(const void* ep, int ic, int oc, int count, const float* taps);
-
 template <int NR, bool WHOLE, class Ep>
-APART void winograd_take(const void* with, int ic, int oc, int count, const float* taps) {
-  const Ep ep = *(const Ep*)with;  // a copy, which nothing that is stored can change
+INLINE void winograd_taps_to(const Ep& ep, int ic, int oc, int count, const float* taps) {
   ROLLED for (int tap = 0; tap < 9; tap++, taps += NR) {
     if (WHOLE || count == NR) ep(tap / 3, tap % 3, ic, oc, NR, taps);
     else ep(tap / 3, tap % 3, ic, oc, count, taps);
   }
 }
 
-template <int MR, int NV>
-APART_WHOLE void winograd_weight_run(const WinogradWeightPlan& s, const float* x, const float* dy,
-                                     float* scratch, int t, int T, WinogradTake take,
-                                     const void* ep) {
+// The same through a pointer, as in conv.h.
+using WinogradTake = void (*)(const void* ep, int ic, int oc, int count, const float* taps);
+
+template <int NR, bool WHOLE, class Ep>
+APART void winograd_take(const void* with, int ic, int oc, int count, const float* taps) {
+  const Ep ep = *(const Ep*)with;  // a copy, which nothing that is stored can change
+  winograd_taps_to<NR, WHOLE>(ep, ic, oc, count, taps);
+}
+
+template <int NV, class Take>
+INLINE void winograd_weight_run(const WinogradWeightPlan& s, const float* x, const float* dy,
+                                float* scratch, int t, int T, Take take) {
+  constexpr int MR = WINOGRAD_INPUT_ROWS;
   constexpr int NR = NV * LANES, SUMS = 16 * MR * NR;
   float *inputs = scratch, *outputs = inputs + 16 * s.INPUT;
   float* kept = outputs + s.PANELS * 16 * s.OUTPUT;
@@ -193,10 +199,20 @@ APART_WHOLE void winograd_weight_run(const WinogradWeightPlan& s, const float* x
         alignas(64) float taps[9 * NR];
         ROLLED for (int v = 0; v < NR; v += LANES)
           winograd_nine(sums + (i64)(row / MR) * SUMS + row % MR * NR + v, MR * NR, taps + v, NR);
-        take(ep, begin * MR + row, oc, channels, taps);
+        take(begin * MR + row, oc, channels, taps);
       }
     }
   }
+}
+
+template <int NV>
+APART_WHOLE void winograd_weight_run_shared(const WinogradWeightPlan& plan, const float* x,
+                                            const float* dy, float* scratch, int t, int T,
+                                            WinogradTake take, const void* ep) {
+  winograd_weight_run<NV>(plan, x, dy, scratch, t, T,
+                          [=](int ic, int oc, int count, const float* taps) INLINE_CALL {
+                            take(ep, ic, oc, count, taps);
+                          });
 }
 
 // dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel. NV: vectors
@@ -204,12 +220,16 @@ APART_WHOLE void winograd_weight_run(const WinogradWeightPlan& s, const float* x
 template <int NV, bool WHOLE, class Ep>
 INLINE void winograd_weight_by(const WinogradWeightPlan& plan, const float* x, const float* dy,
                                float* scratch, int t, int T, Ep ep) {
-  winograd_weight_run<WINOGRAD_INPUT_ROWS, NV>(plan, x, dy, scratch, t, T,
-                                               winograd_take<NV * LANES, WHOLE, Ep>, &ep);
+  winograd_weight_run_shared<NV>(plan, x, dy, scratch, t, T,
+                                 winograd_take<NV * LANES, WHOLE, Ep>, &ep);
 }
 
+// The same in a function of its own, epilogue and all.
 template <class C, class Ep>
 INLINE void winograd_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
   using S = WinogradWeight<C>;
-  winograd_weight_by<S::NV, S::LAST == S::NR>(winograd_weight_plan<C>, x, dy, scratch, t, T, ep);
+  winograd_weight_run<S::NV>(winograd_weight_plan<C>, x, dy, scratch, t, T,
+                             [&](int ic, int oc, int count, const float* taps) INLINE_CALL {
+                               winograd_taps_to<S::NR, S::LAST == S::NR>(ep, ic, oc, count, taps);
+                             });
 }
