@@ -28,8 +28,8 @@ _LANES = 16
 """Of the widest vectors of all CPUs."""
 
 _MANY = 12
-"""More kernels of convolutions than these share the loops around their tiles: W4's take a third
-less time to compile, and its step half a percent longer. W1b's step would take 2 % longer."""
+"""More kernels of convolutions than these share the loops around their tiles: a quarter less
+time to compile W4, whose step takes up to 1 % longer. W1b's would take 2 % longer."""
 
 _FEW = 4
 """So few channels to read, and the loops around the pixels are a kernel's own (conv_alone)."""
