@@ -97,10 +97,6 @@ extern "C" i64 floats{i}() {{ return depthwise_packed<{c}>; }}
 """
 
 
-def compiled(shapes: list[Shape], folder: Path) -> ctypes.CDLL:
-    return built([KERNELS.format(i=i, c=s.cpp()) for i, s in enumerate(shapes)], folder)
-
-
 class Native:
     """The kernels of one shape, each run by `threads` threads one after the other.
 
@@ -140,9 +136,26 @@ class Native:
         return dw.permute(3, 2, 0, 1)
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled(SHAPES, tmp_path_factory.mktemp("conv"))
+SHARED = {
+    "conv_forward<C>(": "using D = ConvForward<C>; "
+    "conv_by<D::NV, D::CHANNELS % D::NR == 0>(conv_plan<D>, ",
+    "conv_input<C>(": "using D = ConvInput<C>; "
+    "conv_by<D::NV, D::CHANNELS % D::NR == 0>(conv_plan<D>, ",
+}
+"""The same calls, of loops that all convolutions share."""
+
+
+@pytest.fixture(scope="module", params=["alone", "shared"])
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    text = KERNELS
+    if request.param == "shared":
+        for alone, shared in SHARED.items():
+            assert alone in text
+            text = text.replace(alone, shared)
+    kernels = [text.format(i=i, c=shape.cpp()) for i, shape in enumerate(SHAPES)]
+    return built(kernels, tmp_path_factory.mktemp("conv"))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

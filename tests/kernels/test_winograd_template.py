@@ -62,9 +62,27 @@ extern "C" i64 floats{i}(int what) {{
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    kernels = [KERNELS.format(i=i, c=shape.cpp()) for i, shape in enumerate(SHAPES)]
+SHARED = {
+    "winograd<WinogradForward<C>>(": "using S = WinogradForward<C>; "
+    "winograd_by<S::NV, S::LAST == S::NR>(winograd_plan<S>, ",
+    "winograd<WinogradInput<C>>(": "using S = WinogradInput<C>; "
+    "winograd_by<S::NV, S::LAST == S::NR>(winograd_plan<S>, ",
+    "winograd_weight<C>(": "using S = WinogradForward<C>; "
+    "winograd_weight_by<S::NV, S::LAST == S::NR>(winograd_weight_plan<C>, ",
+}
+"""The same calls, of loops that all convolutions share."""
+
+
+@pytest.fixture(scope="module", params=["alone", "shared"])
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    text = KERNELS
+    if request.param == "shared":
+        for alone, shared in SHARED.items():
+            assert alone in text
+            text = text.replace(alone, shared)
+    kernels = [text.format(i=i, c=shape.cpp()) for i, shape in enumerate(SHAPES)]
     return built(kernels, tmp_path_factory.mktemp("winograd"))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.sharing import opened
 
 _numbers = count()
 
@@ -21,10 +22,12 @@ _numbers = count()
 class Axis:
     """A loop variable from 0 to size - 1. Two axes are equal if they are the same object."""
 
-    __slots__ = ("name", "number", "size")
+    __slots__ = ("is_lane", "name", "number", "size")
 
     def __init__(self, size: int, name: str | None = None) -> None:
         self.size = size
+        self.is_lane = False
+        """Do vectors run along it? The compiler must know then how far its steps are apart."""
         self.number = next(_numbers)
         self.name = name or f"x{self.number}"
 
@@ -68,13 +71,19 @@ class Affine:
 
     def code(self) -> str:
         """As C++."""
-        parts = [f"{a.name} * {f}" if f != 1 else a.name for a, f in self.terms.items()]
+        parts = [_term(axis, factor) for axis, factor in self.terms.items()]
         if self.constant or not parts:
-            parts.append(str(self.constant))
+            parts.append(opened(self.constant) if self.constant else "0")
         return " + ".join(parts)
 
     def __repr__(self) -> str:
         return self.code()
+
+
+def _term(axis: Axis, factor: int) -> str:
+    if factor == 1:
+        return axis.name
+    return f"{axis.name} * {factor if axis.is_lane else opened(factor)}"
 
 
 Index = tuple[Affine, ...]

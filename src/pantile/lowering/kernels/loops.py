@@ -10,10 +10,15 @@ from dataclasses import replace
 
 from pantile.lowering.kernels.emission import Store, placed
 from pantile.lowering.kernels.index import Affine, Axis
+from pantile.lowering.kernels.sharing import opened
 from pantile.lowering.kernels.trace import Trace
 
 _STEP = 16
 """Long loops are divided between threads in steps of a cache line of floats."""
+_SHORT = 16
+"""Shorter loops are left to the compiler with their size."""
+_LONG_LANE = 256
+"""So many steps along vectors, and a multiple of all vectors: then their number may be open."""
 
 
 def nest(trace: Trace, axes: Sequence[Axis], stores: Sequence[Store]) -> str:
@@ -22,7 +27,9 @@ def nest(trace: Trace, axes: Sequence[Axis], stores: Sequence[Store]) -> str:
     stores = [replace(s, address=trace.space.resolve(s.address)) for s in stores]
     first = stores[0].address
     leaves.sort(key=lambda axis: -first.factor(axis))
-    leaves, stores = _collapsed(trace, leaves, stores)
+    leaves, stores = collapsed(trace, leaves, stores)
+    if leaves:
+        leaves[-1].is_lane = True
     lines = placed(trace, [[axis] for axis in leaves], [])
     text = "".join(lines[0])
     for depth, axis in enumerate(leaves):
@@ -35,22 +42,27 @@ def nest(trace: Trace, axes: Sequence[Axis], stores: Sequence[Store]) -> str:
 
 def loop(axis: Axis) -> str:
     """All of an axis."""
-    return f"for (int {axis.name} = 0; {axis.name} < {axis.size}; {axis.name}++)"
+    n, name = axis.size, axis.name
+    size = opened(n) if n >= _SHORT else str(n)
+    if axis.is_lane:
+        size = f"{opened(n // 16)} * 16" if n >= _LONG_LANE and n % 16 == 0 else str(n)
+    return f"for (int {name} = 0; {name} < {size}; {name}++)"
 
 
 def shared_loop(axis: Axis) -> str:
     """The part of an axis that is this thread's."""
     n, name = axis.size, axis.name
     if n < 64 * _STEP:
-        begin, end = f"share({n}, t, T)", f"share({n}, t + 1, T)"
+        begin, end = f"share({opened(n)}, t, T)", f"share({opened(n)}, t + 1, T)"
     else:
-        begin = f"share({n // _STEP}, t, T) * {_STEP}"
-        end = f"(t + 1 == T ? {n} : share({n // _STEP}, t + 1, T) * {_STEP})"
+        steps = opened(n // _STEP)
+        begin = f"share({steps}, t, T) * {_STEP}"
+        end = f"(t + 1 == T ? {opened(n)} : share({steps}, t + 1, T) * {_STEP})"
     return f"for (int {name} = {begin}, end_{name} = {end}; {name} < end_{name}; {name}++)"
 
 
-def _collapsed(
-    trace: Trace, leaves: list[Axis], stores: Sequence[Store]
+def collapsed(
+    trace: Trace, leaves: list[Axis], stores: Sequence[Store] = ()
 ) -> tuple[list[Axis], list[Store]]:
     """The same loops, fewer of them; the statements of the trace are changed to fit."""
     sums = [trace.space.resolve(part) for s in trace.statements for part in s.sums]

@@ -464,6 +464,6 @@ def _without_new_dims(node: fx.Node) -> tuple[fx.Node, frozenset[int]]:
     return source, frozenset({dim % len(shape_of(node))})
 
 
-def conv_graph(nodes: Sequence[fx.Node]) -> bool:
-    """Are there convolutions, so that images lie channels last?"""
-    return any(node.target in (aten.convolution.default, own.conv_input) for node in nodes)
+def count_convolutions(nodes: Sequence[fx.Node]) -> int:
+    """How many give images? If some do, images lie channels last."""
+    return sum(node.target in (aten.convolution.default, own.conv_input) for node in nodes)

@@ -23,6 +23,7 @@ from pantile.lowering.kernels.memory import (
     shared_places,
 )
 from pantile.lowering.kernels.setup import find_setup, inputs_of, keep_results
+from pantile.lowering.kernels.sharing import Table, shared, skeleton
 from pantile.lowering.kernels.types import dtype_of, shape_of
 from pantile.lowering.kernels.writer import Function, Writer
 
@@ -71,24 +72,31 @@ class _Text:
 
     head: str
     body: str
+    tables: tuple[Table, ...] = ()
 
     @property
     def family(self) -> str:
         """The template it is made of."""
         return next(word for word in _FAMILIES if word in self.body)
 
+    @property
+    def weight(self) -> int:
+        """About how many milliseconds it takes to compile: each of its tables has tiles."""
+        return _FAMILIES[self.family][0] * max(1, len(self.tables))
+
 
 _FAMILIES = {
-    "winograd_weight<": (80, 100),
-    "winograd<": (60, 70),
-    "pack_": (20, 40),
-    "conv_weight<": (110, 60),
+    "pack_": (12, 120),
+    "winograd_weight": (50, 150),
+    "winograd": (45, 180),
+    "conv_weight<": (100, 60),
+    "conv_by<": (85, 60),
     "conv_input<": (140, 0),
     "conv_forward": (110, 0),
     "emm": (75, 60),
     "pool": (55, 0),
-    "sums[": (38, 0),
-    "": (18, 0),
+    "sums[": (42, 0),
+    "": (22, 0),
 }
 """About how many milliseconds a kernel takes to compile, and what the first one takes beyond that.
 Measured on W1a, W3 and W4, one thread of a Sapphire Rapids."""
@@ -99,26 +107,19 @@ def sources(writer: Writer, most: int) -> list[str]:
     setup = find_setup(writer.functions, writer.constant_inputs)
     kept = keep_results(writer.functions, setup)
     frame = _frame(writer, setup, _Sizes(place(writer), kept))
-    names: dict[str, str] = {}
-    kernels: list[_Text] = []
-    once: list[str] = []
+    kernels, calls = _kernels(writer.functions)
+    once = [call for number, call in calls.items() if number in setup]
     stages: list[list[str]] = [[]]
     for number, function in enumerate(writer.functions):
         if function.call is not None:
             stages.append([])
-            continue
-        signature, body = _canonical(function)
-        name = names.get(signature + body)
-        if name is None:
-            name = names[signature + body] = f"k{len(names)}"
-            head = f"void {name}(int t, int T, Context* context, float* scratch{signature})"
-            start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
-            kernels.append(_Text(head, f"{head} {{ // {function.note}\n{start}\n{body}\n}}"))
-        (once if number in setup else stages[-1]).append(_call(function, name, number))
+        elif number not in setup:
+            stages[-1].append(calls[number])
     units = _divided(kernels, most, len(writer.functions))
     rest = [text for unit in units[1:] for text in unit]
     end = [*_rows(once, stages), *_outside(writer), template("program_end.h")]
-    heads = [f"{text.head};" for text in rest]
+    heads = [table.declared for text in rest for table in text.tables]
+    heads += [f"{text.head};" for text in rest]
     return [
         _unit(units[0], ["#define PANTILE_MAIN", frame, *heads], end),
         *(_unit(unit, [frame], []) for unit in units[1:]),
@@ -142,6 +143,31 @@ def _outside(writer: Writer) -> list[str]:
     return ["#define PANTILE_CALLS", template("calls.h"), calls_text(writer, _pointer)]
 
 
+def _kernels(functions: Sequence[Function]) -> tuple[list[_Text], dict[int, str]]:
+    """All different kernels, and the calls of them by their number."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    texts: dict[int, str] = {}
+    for number, function in enumerate(functions):
+        if function.call is not None:
+            continue
+        signature, texts[number] = _canonical(function)
+        alike.setdefault((signature, skeleton(texts[number])), []).append(number)
+    kernels: list[_Text] = []
+    calls: dict[int, str] = {}
+    for (signature, _), numbers in alike.items():
+        name = f"k{len(kernels)}"
+        one = shared([texts[number] for number in numbers], name)
+        given = f"int t, int T, Context* context, float* scratch{signature}{one.parameters}"
+        head = f"void {name}({given})"
+        start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
+        note = functions[numbers[0]].note
+        body = f"{head} {{ // {note}\n{start}\n{one.text}\n}}"
+        kernels.append(_Text(head, body, one.tables))
+        for number, arguments in zip(numbers, one.arguments, strict=True):
+            calls[number] = _call(functions[number], name, number, arguments)
+    return kernels, dict(sorted(calls.items()))
+
+
 def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text]]:
     """Kernels in groups that take about as long to compile, each worth its start.
 
@@ -149,7 +175,7 @@ def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text
     needs fewer templates. The first group also gets the frame and the row of calls.
     """
     families = [text.family for text in kernels]
-    total = _FRAME + _CALL * calls + sum(_FAMILIES[word][0] for word in families)
+    total = _FRAME + _CALL * calls + sum(text.weight for text in kernels)
     total += sum(_FAMILIES[word][1] for word in set(families))
     count = max(1, min(most, int(total) // _WORTH))
     groups: list[list[_Text]] = [[] for _ in range(count)]
@@ -157,19 +183,22 @@ def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text
     for word, text in sorted(
         zip(families, kernels, strict=True), key=lambda pair: [*_FAMILIES].index(pair[0])
     ):
-        each, first = _FAMILIES[word]
-        done += each + (first if word != begun else 0)
+        done += _FAMILIES[word][1] if word != begun else 0
         begun = word
-        groups[min(count - 1, int(done * count / total))].append(text)
+        middle = done + text.weight / 2
+        groups[min(count - 1, int(middle * count / total))].append(text)
+        done += text.weight
     return groups[::-1]
 
 
 def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str]) -> str:
     bodies = [text.body for text in kernels]
-    used = [template(name) for name in TEMPLATES if _is_used(name, [*bodies, *before])]
+    tables = [table.defined for text in kernels for table in text.tables]
+    used = [template(name) for name in TEMPLATES if _is_used(name, [*bodies, *tables, *before])]
     if has_tiles():
         used.insert(0, "#define PANTILE_TILES")
-    return "\n".join([*used, *before, *(f"APART_SHARED {body}" for body in bodies), *after])
+    texts = [f"APART_SHARED {body}" for body in bodies]
+    return "\n".join([*used, *before, *tables, *texts, *after])
 
 
 def _is_used(name: str, kernels: Sequence[str]) -> bool:
@@ -180,7 +209,7 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
         "gemm.h": ("emm<",),
         "tiles.h": ("emm<",) if has_tiles() else (),
         "winograd.h": ("Winograd", "winograd"),
-        "winograd_weight.h": ("WinogradWeight<", "winograd_weight<"),
+        "winograd_weight.h": ("WinogradWeight<", "winograd_weight"),
         "pool.h": ("Pool<",),
         "avg_pool.h": ("avg_pool",),
         "depthwise.h": ("depthwise",),
@@ -226,9 +255,9 @@ def _canonical(function: Function) -> tuple[str, str]:
     return parameters, text
 
 
-def _call(function: Function, name: str, number: int) -> str:
-    arguments = ", ".join(_pointer(pointer) for pointer in function.used)
-    text = f"RUN({number}, {name}(t, T, context, scratch, {arguments})); meet(context, T);"
+def _call(function: Function, name: str, number: int, numbers: str) -> str:
+    pointers = ", ".join(_pointer(pointer) for pointer in function.used)
+    text = f"RUN({number}, {name}(t, T, context, scratch, {pointers}{numbers})); meet(context, T);"
     return text + (" if (stopped(context, T)) return false;" if function.can_fail else "")
 
 

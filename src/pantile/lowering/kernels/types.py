@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.sharing import opened
 
 CPP = {
     torch.float32: "float",
@@ -110,5 +111,6 @@ def _floating(value: float, suffix: str) -> str:
         return f'__builtin_nan{suffix}("")'
     if math.isinf(value):
         return f"({'-' if value < 0 else ''}__builtin_inf{suffix}())"
-    text = repr(value)
-    return f"({text}{suffix})" if value < 0 else f"{text}{suffix}"
+    if not suffix or value.is_integer():  # 0 and 1 make other code than other numbers
+        return f"({value!r}{suffix})" if value < 0 else f"{value!r}{suffix}"
+    return f"({opened(f'{value!r}{suffix}')})" if value < 0 else opened(f"{value!r}{suffix}")

@@ -15,7 +15,7 @@ from torch import fx
 from pantile.lowering.kernels.expressions import storage_of
 from pantile.lowering.kernels.memory import Buffer, Place, Pointer, dense_strides, extent
 from pantile.lowering.kernels.outside import OutsideCall, results_of
-from pantile.lowering.kernels.plan import Kernel, Plan, conv_graph
+from pantile.lowering.kernels.plan import Kernel, Plan, count_convolutions
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.types import CPP, MOST_ELEMENTS, dtype_of, shape_of, stored
 
@@ -85,7 +85,8 @@ class Writer:
 
     def __post_init__(self) -> None:
         self._touched: set[Buffer] = set()
-        self.images = conv_graph(self.plan.nodes)
+        self.convolutions = count_convolutions(self.plan.nodes)
+        self.images = self.convolutions > 0
         self.returned = {storage_of(node): i for i, node in enumerate(self.plan.outputs)}
         for number, node in enumerate(self.plan.inputs):
             value = node.meta["val"]

@@ -19,9 +19,20 @@ from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.geometry import Geometry
 from pantile.lowering.kernels.rules.winograd import paying
+from pantile.lowering.kernels.sharing import opened_table
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import CHANNELS_LAST, Writer
+
+_LANES = 16
+"""Of the widest vectors of all CPUs."""
+
+_MANY = 12
+"""More kernels of convolutions than these share the loops around their tiles: a quarter less
+time to compile W4, whose step takes up to 1 % longer. W1b's would take 2 % longer."""
+
+_FEW = 4
+"""So few channels to read, and the loops around the pixels are a kernel's own (conv_alone)."""
 
 _PANEL = 64
 """No panel of a packed weight is wider."""
@@ -99,11 +110,12 @@ class ConvWeight(_Conv):
         gradient, source = self.operands(node)
         dy, x = wide_image(writer, gradient), wide_image(writer, source)
         form = Form.of(self.geometry(node), (source, node, gradient), x, dy)
+        shares = _shares_loops(writer)
         trace = Trace(writer.plan)
         o, i, kh, kw = axes = named_axes(node, "o i kh kw")
         stores = stores_of(writer, kernel, trace, axes, None)
         before, body = epilogue(trace, stores, [kh, kw, i], o, form.first(form.outputs))
-        text = f"{before}\n{form.weight_call(x, dy)} {{ {body} }});"
+        text = f"{before}\n{form.weight_call(x, dy, shares=shares)} {{ {body} }});"
         form.need_weight_scratch(writer)
         used = {**trace.used, x.pointer.name: x.pointer, dy.pointer.name: dy.pointer}
         note = f"convolution, to weight {node.name}"
@@ -187,6 +199,12 @@ class Form:
         elif to in self.winograd:
             writer.need_scratch(f"{self._winograd(to)}::scratch")
             call = f"winograd<{self._winograd(to)}>({x}, {packed.name}, scratch"
+            if _shares_loops(writer):
+                plan = opened_table("WinogradPlan", f"winograd_plan<{self._winograd(to)}>")
+                call = f"winograd_by<{_panel(made)}>({plan}, {x}, {packed.name}, scratch"
+        elif _shares_loops(writer) and not self._loop and not self.depthwise and read > _FEW:
+            plan = opened_table("ConvPlan", f"conv_plan<Conv{to.capitalize()}<{self.text}>>")
+            call = f"conv_by<{_panel(made)}>({plan}, {x}, {packed.name}"
         pointers = [given.pointer, packed]
         emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
 
@@ -201,13 +219,16 @@ class Form:
         elif not self.depthwise:
             writer.need_scratch(f"{self.text}::weight_scratch")
 
-    def weight_call(self, x: Operand, dy: Operand) -> str:
+    def weight_call(self, x: Operand, dy: Operand, *, shares: bool) -> str:
         """The call that sums the gradient of the weight, up to the body of its epilogue."""
         parameters = "int first, int count, const float* row) INLINE_CALL"
         if "weight" in self.winograd:
+            plan = opened_table("WinogradWeightPlan", f"winograd_weight_plan<{self.text}>")
+            call = f"winograd_weight<{self.text}>("
+            call = f"winograd_weight_by<{_panel(self.outputs)}>({plan}, " if shares else call
             return (
-                f"winograd_weight<{self.text}>({x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
-                f" [&](int kh, int kw, int i, {parameters}"
+                f"{call}{x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
+                f" [=](int kh, int kw, int i, {parameters}"
             )
         if self.depthwise:
             return (
@@ -217,7 +238,7 @@ class Form:
         a, b = self._from(x.pointer.name, self.inputs), self._from(dy.pointer.name, self.outputs)
         return (
             f"{self._loop}conv_weight<{self.text}>({a}, {b}, scratch, t, T,"
-            f" [&](int kh, int kw, int i, {parameters}"
+            f" [=](int kh, int kw, int i, {parameters}"
         )
 
     def _packs_by_turns(self, writer: Writer) -> bool:
@@ -260,6 +281,21 @@ class Form:
         return packed
 
 
+def _shares_loops(writer: Writer) -> bool:
+    """Do convolutions share the loops around their tiles?"""
+    return writer.convolutions > _MANY
+
+
+def _panel(channels: int) -> str:
+    """What the compiler must know of panels: their vectors, and whether all of them are full.
+
+    The numbers are those of all CPUs where they can be, so that more kernels share a function.
+    """
+    vectors = "2" if channels > _LANES else f"conv_vectors({channels})"
+    full = channels % (2 * _LANES) == 0 or channels == _LANES
+    return f"{vectors}, {'true' if full else 'false'}"
+
+
 def named_axes(node: fx.Node, names: str) -> list[Axis]:
     """The axes of a value, by the names the templates give them."""
     return [Axis(n, name) for n, name in zip(shape_of(node), names.split(), strict=True)]
@@ -280,7 +316,7 @@ def emit_images(
     before, body = epilogue(trace, stores, [n, h, w], c, first)
     text = (
         f"{before}\n{call}, t, T,"
-        " [&](int n, int h, int w, int first, int count, const float* row) INLINE_CALL"
+        " [=](int n, int h, int w, int first, int count, const float* row) INLINE_CALL"
         f" {{ {body} }});"
     )
     used = {**trace.used, **{pointer.name: pointer for pointer in read}}

@@ -20,10 +20,11 @@ from torch import fx
 from pantile.lowering.kernels.emission import ACC, Store, placed, stores_of, written_by
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis, index_of
-from pantile.lowering.kernels.loops import loop, shared_loop
+from pantile.lowering.kernels.loops import collapsed, loop, shared_loop
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.sharing import opened
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import cpp, dtype_of, literal, shape_of
 from pantile.lowering.kernels.writer import Writer
@@ -129,8 +130,13 @@ class _Reduction:
         far = {a: max((abs(s.factor(a)) for s in sums), default=0) for a in self.outer + self.inner}
         self.outer.sort(key=lambda axis: -far[axis])
         self.inner.sort(key=lambda axis: -far[axis])
+        self.inner, _ = collapsed(trace, self.inner)
+        sums = [trace.space.resolve(part) for s in trace.statements for part in s.sums]
         # What lies side by side: of values with an element for each summand rather than for a row.
-        near = {a: sum(_extent(s) for s in sums if s.factor(a) == 1) for a in far}
+        near = {
+            axis: sum(_extent(s) for s in sums if s.factor(axis) == 1)
+            for axis in self.outer + self.inner
+        }
         last = [axes[-1] for axes in (self.outer, self.inner) if axes]
         along = max(last, key=lambda axis: near[axis], default=None)
         if self.outer and self.inner and along is self.outer[-1] and along.size > 1:
@@ -155,6 +161,7 @@ class _Reduction:
 
     def _lanes_are_results(self, after: Trace, stores: list[Store]) -> str:
         lane, outer = self.outer[-1], self.outer[:-1]
+        lane.is_lane = True
         lines = placed(self.trace, [[a] for a in [*outer, *self.inner, lane]], [])
         ends = placed(after, [[a] for a in [*outer, lane]], [ACC])
         text = "".join(lines[0] + ends[0])
@@ -163,10 +170,13 @@ class _Reduction:
         # Whole cache lines, and work for two threads where there is much of it.
         wide = _WIDE if lane.size >= 2 * _WIDE else 32 if lane.size >= 32 else min(16, lane.size)
         n, blocks = lane.size, -(-lane.size // wide)
-        count = f"first + {wide} <= {n} ? {wide} : {n} - first" if n % wide else str(wide)
+        count = str(wide)
+        if n % wide:
+            count = f"first + {wide} <= {opened(n)} ? {wide} : {opened(n)} - first"
         several = _SIDE_BY_SIDE if self.inner[-1].size >= 2 * _SIDE_BY_SIDE else 1
         text += (
-            f"\nfor (int block = share({blocks}, t, T), end = share({blocks}, t + 1, T);"
+            f"\nfor (int block = share({opened(blocks)}, t, T),"
+            f" end = share({opened(blocks)}, t + 1, T);"
             f" block < end; block++) {{ const int first = block * {wide};"
             f" const int count = {count};"
             f"\n{self._begin(wide * several)}"
@@ -209,10 +219,10 @@ class _Reduction:
         """
         text = ""
         for depth, axis in enumerate(self.inner):
-            begin, end = "0", str(axis.size)
+            begin, end = "0", opened(axis.size)
             if step and depth == cut:
-                text += f"\nfor (int from = 0; from < {axis.size}; from += {step}) {{"
-                until = f"from + {step} < {axis.size} ? from + {step} : {axis.size}"
+                text += f"\nfor (int from = 0; from < {end}; from += {opened(step)}) {{"
+                until = f"from + {opened(step)} < {end} ? from + {opened(step)} : {end}"
                 text += f" const int to = {until};"
                 begin, end = "from", "to"
             name, code = axis.name, "".join(lines[depth])
@@ -244,6 +254,8 @@ class _Reduction:
 
     def _lanes_are_summands(self, after: Trace, stores: list[Store]) -> str:
         outer, inner = self.outer, self.inner
+        lane = inner[-1] if inner else Axis(1)
+        lane.is_lane = True
         lines = placed(self.trace, [[a] for a in [*outer, *inner]], [])
         # What needs the sum comes after the loops, everything else where its axes are.
         ends = placed(after, [[a] for a in outer] or [[]], [ACC])
@@ -253,7 +265,6 @@ class _Reduction:
                 lines[depth]
             )
             text += "".join(ends[depth]) if depth < len(outer) else ""
-        lane = inner[-1] if inner else Axis(1)
         wide = 64 if lane.size >= 256 else 16 if lane.size >= 16 else lane.size
         text += f"\n{self._begin(wide)}"
         for depth, axis in enumerate(inner[:-1], 1 + len(outer)):

@@ -46,6 +46,35 @@ constexpr int conv_chunk(int channels, int taps, int panel) {
   return conv_ceil(channels, conv_ceil(channels, fitting));
 }
 
+// Pixels that are done: `rows` x `columns` of them, `step` columns of the image apart, `count`
+// channels of each from `first` on. Rows of the sums are `row` floats apart, pixels NR.
+struct ConvPart {
+  int n, h, w, step, rows, columns, first, count, row;
+  const float* sums;
+};
+
+// Hands every pixel to ep(n, h, w, channel, count, channels). WHOLE: there are always NR channels.
+template <int NR, bool WHOLE, class Ep>
+INLINE void conv_pixels_to(const ConvPart& part, const Ep& ep) {
+  ROLLED for (int r = 0; r < part.rows; r++)
+    ROLLED for (int i = 0; i < part.columns; i++) {
+      const float* sums = part.sums + (i64)r * part.row + (i64)i * NR;
+      const int w = part.w + i * part.step;
+      if (WHOLE || part.count == NR) ep(part.n, part.h + r, w, part.first, NR, sums);
+      else ep(part.n, part.h + r, w, part.first, part.count, sums);
+    }
+}
+
+// The same through a pointer: the loops around it are then compiled once, and not for every kernel.
+using ConvTake = void (*)(const void* ep, const ConvPart& part);
+
+template <int NR, bool WHOLE, class Ep>
+APART void conv_take(const void* with, const ConvPart& given) {
+  const Ep ep = *(const Ep*)with;  // copies, which nothing that is stored can change
+  const ConvPart part = given;
+  conv_pixels_to<NR, WHOLE>(part, ep);
+}
+
 template <class C>
 struct ConvWeightSizes;
 

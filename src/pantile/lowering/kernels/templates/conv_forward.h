@@ -178,9 +178,8 @@ struct ConvRows {
   int tap, count;
 };
 
-// What both directions do with a description D of one: all pixels of all panels, handed to
-// ep(n, h, w, channel, count, channels). Threads share the rows, or the panels if those are more.
-template <class D, class Ep>
+// The sizes of what both directions do with a description D of one.
+template <class D>
 struct ConvPixels {
   static constexpr int IMAGES = D::IMAGES, NR = D::NR, CHUNKS = conv_ceil(D::K, D::CHUNK);
   static constexpr int LAST = D::CHANNELS - (D::PANELS - 1) * NR;
@@ -195,59 +194,110 @@ struct ConvPixels {
                                CONV_RESULT_FLOATS / (D::WIDTH * IMAGES * D::CHANNELS)));
   static constexpr int WAITING = CHUNKS > 1 ? STRIP : 1;
 
-  const float *source, *packed;
-  Ep& ep;
-  alignas(64) float out[WAITING * UNIT];
-
-  ConvPixels(const float* source, const float* packed, Ep& ep)
-      : source(source), packed(packed), ep(ep) {}  // leaves `out` as it is
-
-  INLINED void hand_over(int panel, int n, int h, const float* sums) {
-    ROLLED for (int image = 0; image < conv_min(IMAGES, D::N - n); image++)
-      ROLLED for (int w = 0; w < D::WIDTH; w++) {
-        const float* channels = sums + D::pixel(image, w) * NR;
-        if (LAST == NR || panel < D::PANELS - 1) ep(n + image, h, w, panel * NR, NR, channels);
-        else ep(n + image, h, w, panel * NR, LAST, channels);
-      }
-  }
-
-  // One chunk for the rows [unit, end) of a strip; after the last chunk each row is handed over at
-  // once, so that the next row's work hides the misses of its stores.
-  INLINED void add_chunk(int panel, int chunk, int unit, int end) {
-    const float* weights = packed + panel * PANEL + chunk * CHUNK;
-    int count = CHUNKS > 1 ? conv_min(D::CHUNK, D::K - chunk * D::CHUNK) : D::K;
-    float* sums = out;
-    ROLLED for (; unit < end; unit++, sums += UNIT) {
-      int n = unit / D::HEIGHT * IMAGES, h = unit % D::HEIGHT;
-      ConvRows rows = D::rows(h);
-      const float* from = source + (i64)n * D::SOURCE_IMAGE + rows.source + chunk * D::CHUNK;
-      D::template row<D::template ahead<ConvPixels>()>(from, weights + (i64)rows.tap * D::WROW,
-                                                       rows.count, count, D::N - n >= IMAGES,
-                                                       sums, chunk == 0);
-      if (chunk == CHUNKS - 1) hand_over(panel, n, h, sums);
-    }
-  }
-
-  // The rows [unit, units) of the panels [first, panels).
-  INLINED void run_part(int unit, int units, int first, int panels) {
-    ROLLED for (; unit < units; unit += STRIP) {
-      int end = conv_min(units, unit + STRIP);
-      ROLLED for (int panel = first; panel < panels; panel++)
-        ROLLED for (int at = unit; at < end; at += WAITING)
-          ROLLED for (int chunk = 0; chunk < CHUNKS; chunk++)
-            add_chunk(panel, chunk, at, conv_min(end, at + WAITING));
-    }
-  }
-
-  INLINED void run(int t, int T) {
-    bool by_panels = UNITS < T || (D::PANELS % T == 0 && PANEL * D::PANELS > SOURCE * UNITS);
-    int unit = by_panels ? 0 : share(UNITS, t, T);
-    int units = by_panels ? UNITS : share(UNITS, t + 1, T);
-    int first = by_panels ? share(D::PANELS, t, T) : 0;
-    int panels = by_panels ? share(D::PANELS, t + 1, T) : D::PANELS;
-    run_part(unit, units, first, panels);
+  // All tiles of row h of some images: the source rows and row taps that it meets.
+  static void row(const float* image, const float* weights, int h, int count, bool whole,
+                  float* sums, bool fresh) {
+    const ConvRows rows = D::rows(h);
+    D::template row<D::template ahead<ConvPixels>()>(image + rows.source,
+                                                     weights + (i64)rows.tap * D::WROW, rows.count,
+                                                     count, whole, sums, fresh);
   }
 };
+
+// The same for the loops around the tiles, where they are no constants: one function serves all
+// convolutions, in both directions.
+struct ConvPlan {
+  int N, HEIGHT, WIDTH, STEP, PHASES, K, NR, LAST, PANELS, IMAGES, CHANNELS, CHUNKS, UNIT, UNITS;
+  int STRIP, WAITING;
+  i64 CHUNK, PANEL, SOURCE, IMAGE;
+  void (*row)(const float* image, const float* weights, int h, int count, bool whole, float* sums,
+              bool fresh);
+};
+template <class D, class S = ConvPixels<D>>
+constexpr ConvPlan conv_plan = {
+    D::N,      D::HEIGHT, D::WIDTH, D::STEP,  D::PHASES, D::K,     S::NR,    S::LAST,
+    D::PANELS, S::IMAGES, D::CHUNK, S::CHUNKS, S::UNIT,  S::UNITS, S::STRIP, S::WAITING,
+    S::CHUNK,  S::PANEL,  S::SOURCE, D::SOURCE_IMAGE,    S::row};
+
+// One row of some images is done: its pixels are handed over, phase by phase.
+template <class Take>
+INLINE void conv_hand_over(const ConvPlan& d, int panel, int n, int h, const float* sums,
+                           Take take) {
+  const int images = conv_min(d.IMAGES, d.N - n), count = panel < d.PANELS - 1 ? d.NR : d.LAST;
+  ROLLED for (int phase = 0; phase < d.PHASES; phase++) {
+    const int width = conv_ceil(d.WIDTH - phase, d.STEP);
+    const float* first = sums;
+    ROLLED for (int image = 0; image < images; image++, first += (i64)width * d.NR)
+      take({n + image, h, phase, d.STEP, 1, width, panel * d.NR, count, 0, first});
+    sums += (i64)d.IMAGES * width * d.NR;
+  }
+}
+
+// One chunk for the rows [unit, end) of a strip; after the last chunk each row is handed over at
+// once, so that the next row's work hides the misses of its stores.
+template <class Take>
+INLINE void conv_add_chunk(const ConvPlan& d, const float* source, const float* weights, int panel,
+                           int chunk, int unit, int end, float* sums, Take take) {
+  const int count = d.CHUNKS > 1 ? conv_min(d.CHANNELS, d.K - chunk * d.CHANNELS) : d.K;
+  int n = unit / d.HEIGHT * d.IMAGES, h = unit % d.HEIGHT;
+  ROLLED for (; unit < end; unit++, sums += d.UNIT) {
+    d.row(source + n * d.IMAGE + chunk * d.CHANNELS, weights, h, count, d.N - n >= d.IMAGES, sums,
+          chunk == 0);
+    if (chunk == d.CHUNKS - 1) conv_hand_over(d, panel, n, h, sums, take);
+    if (++h == d.HEIGHT) h = 0, n += d.IMAGES;
+  }
+}
+
+// The rows [unit, units) of the panels [first, panels).
+template <class Take>
+INLINE void conv_run_part(const ConvPlan& d, const float* source, const float* packed, int unit,
+                          int units, int first, int panels, float* sums, Take take) {
+  ROLLED for (; unit < units; unit += d.STRIP) {
+    int end = conv_min(units, unit + d.STRIP);
+    ROLLED for (int panel = first; panel < panels; panel++)
+      ROLLED for (int at = unit; at < end; at += d.WAITING)
+        ROLLED for (int chunk = 0; chunk < d.CHUNKS; chunk++)
+          conv_add_chunk(d, source, packed + panel * d.PANEL + chunk * d.CHUNK, panel, chunk, at,
+                         conv_min(end, at + d.WAITING), sums, take);
+  }
+}
+
+// All pixels of all panels. Threads share the rows, or the panels if those are more.
+template <class Take>
+INLINE void conv_run(const ConvPlan& d, const float* source, const float* packed, int t, int T,
+                     Take take) {
+  const bool by_panels =
+      d.UNITS < T || (d.PANELS % T == 0 && d.PANEL * d.PANELS > d.SOURCE * d.UNITS);
+  const int unit = by_panels ? 0 : share(d.UNITS, t, T);
+  const int units = by_panels ? d.UNITS : share(d.UNITS, t + 1, T);
+  const int first = by_panels ? share(d.PANELS, t, T) : 0;
+  const int panels = by_panels ? share(d.PANELS, t + 1, T) : d.PANELS;
+  const u64 bytes = sizeof(float) * d.WAITING * d.UNIT;  // of the sums that wait between chunks
+  float* sums = (float*)__builtin_alloca_with_align(bytes, 512);
+  conv_run_part(d, source, packed, unit, units, first, panels, sums, take);
+}
+
+APART_WHOLE void conv_run_shared(const ConvPlan& plan, const float* source, const float* packed,
+                                 int t, int T, ConvTake take, const void* ep) {
+  conv_run(plan, source, packed, t, T, [=](const ConvPart& part) INLINE_CALL { take(ep, part); });
+}
+
+// NV: vectors of a panel. WHOLE: the last panel is full, too.
+template <int NV, bool WHOLE, class Ep>
+INLINE void conv_by(const ConvPlan& plan, const float* source, const float* packed, int t, int T,
+                    Ep ep) {
+  conv_run_shared(plan, source, packed, t, T, conv_take<NV * LANES, WHOLE, Ep>, &ep);
+}
+
+// The same in a function of its own, epilogue and all. Where a pixel takes a few multiplications only,
+// this is faster: a first layer took 25 % longer in shared loops.
+template <class D, class Ep>
+INLINE void conv_alone(const float* source, const float* packed, int t, int T, Ep ep) {
+  auto take = [&](const ConvPart& part) INLINE_CALL {
+    conv_pixels_to<D::NR, D::CHANNELS % D::NR == 0>(part, ep);
+  };
+  conv_run(conv_plan<D>, source, packed, t, T, take);
+}
 
 // Images side by side in a tile: where one row alone leaves more than half of the registers idle.
 constexpr int conv_images(int pixels, int vectors, int images) {
@@ -262,6 +312,7 @@ struct ConvForward {
   static constexpr int CHUNK = C::forward_chunk, ROWTAPS = C::KH, TAPS = C::KW;
   static constexpr int WTAP = PLAIN ? NR : CHUNK * NR, WSTEP = PLAIN ? ROWTAPS * TAPS * NR : NR;
   static constexpr int WROW = C::KW * WTAP, IMAGES = conv_images(C::OW, NV, C::N);
+  static constexpr int STEP = 1, PHASES = 1;  // pixels lie in the sums as in a row
   static constexpr i64 SOURCE_IMAGE = C::XN, SOURCE_ROW = (i64)C::SH * C::XH;
   // A large weight for a few pixels is not in any cache.
   static constexpr bool FAR =
@@ -286,14 +337,12 @@ struct ConvForward {
                       C::DH * C::XH, WTAP, WROW, WSTEP, AHEAD, NV, FAR ? 8192 : 0>;
     conv_row<G, C::N % IMAGES>(x, panel, rows, count, whole, out, fresh);
   }
-  INLINE int pixel(int image, int ow) { return image * C::OW + ow; }
 };
 
 // y = x * weight: ep(n, oh, ow, oc0, count, channels) gets every pixel of every panel.
 template <class C, class Ep>
 INLINE void conv_forward(const float* x, const float* packed, int t, int T, Ep ep) {
-  ConvPixels<ConvForward<C>, Ep> pixels(x, packed, ep);
-  pixels.run(t, T);
+  conv_alone<ConvForward<C>>(x, packed, t, T, ep);
 }
 
 // The same from the weight as it lies: each panel is packed just before its pixels, into `scratch`
@@ -303,21 +352,23 @@ INLINE void conv_forward(const float* x, const float* packed, int t, int T, Ep e
 template <class C, class Number, class Ep>
 INLINE void conv_forward_packing(const float* x, const Number* weight, float* scratch, int t, int T,
                                  Ep ep) {
-  using Pixels = ConvPixels<ConvForward<C, true>, Ep>;
-  constexpr bool BY_CHUNKS = Pixels::CHUNKS > 1 && Pixels::UNITS <= Pixels::WAITING;
-  ROLLED for (int panel = share(C::forward_panels, t, T);
-              panel < share(C::forward_panels, t + 1, T); panel++) {
-    Pixels pixels(x, scratch - Pixels::PANEL * panel, ep);
+  using D = ConvForward<C, true>;
+  constexpr const ConvPlan& d = conv_plan<D>;
+  constexpr bool BY_CHUNKS = d.CHUNKS > 1 && d.UNITS <= d.WAITING;
+  auto take = [&](const ConvPart& part) INLINE_CALL {
+    conv_pixels_to<D::NR, D::CHANNELS % D::NR == 0>(part, ep);
+  };
+  alignas(64) float sums[d.WAITING * d.UNIT];
+  ROLLED for (int panel = share(d.PANELS, t, T); panel < share(d.PANELS, t + 1, T); panel++) {
     if constexpr (BY_CHUNKS) {
-      ROLLED for (int chunk = 0; chunk < Pixels::CHUNKS; chunk++) {
+      ROLLED for (int chunk = 0; chunk < d.CHUNKS; chunk++) {
         const int first = chunk * C::forward_chunk;
         pack_plain<C>(weight, scratch, panel, first, conv_min(C::IC, first + C::forward_chunk));
-        pixels.add_chunk(panel, chunk, 0, Pixels::UNITS);
-        pixels.packed -= Pixels::CHUNK;
+        conv_add_chunk(d, x, scratch, panel, chunk, 0, d.UNITS, sums, take);
       }
     } else {
       pack_plain<C>(weight, scratch, panel, 0, C::IC);
-      pixels.run_part(0, Pixels::UNITS, panel, panel + 1);
+      conv_run_part(d, x, scratch - d.PANEL * panel, 0, d.UNITS, panel, panel + 1, sums, take);
     }
   }
 }

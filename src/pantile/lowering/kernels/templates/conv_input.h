@@ -26,6 +26,7 @@ struct ConvInput {
   static constexpr int NR = C::input_panel, NV = NR / LANES, PANELS = C::input_panels;
   static constexpr int CHUNK = C::input_chunk, ROWTAPS = C::KH, TAPS = C::KW;
   static constexpr int WTAP = CHUNK * NR, WROW = TAPS * WTAP, PHASES = conv_min(C::SW, C::W);
+  static constexpr int STEP = C::SW;
   static constexpr int IMAGES = conv_images(conv_ceil(C::W, C::SW), NV, C::N);
   static constexpr i64 SOURCE_IMAGE = C::YN, SOURCE_ROW = conv_ceil(C::YH, C::SH);
 
@@ -48,10 +49,6 @@ struct ConvInput {
   static constexpr int before(int phase) {
     return phase * (C::W / C::SW) + conv_min(phase, C::W % C::SW);
   }
-  INLINE int pixel(int image, int w) {
-    int phase = w % C::SW;
-    return before(phase) * IMAGES + image * width(phase) + w / C::SW;
-  }
   template <int AHEAD, int PHASE = 0>
   INLINE void row(const float* dy, const float* panel, int rows, int count, bool whole, float* out,
                   bool fresh) {
@@ -70,6 +67,5 @@ struct ConvInput {
 // dx from dy and the weight: ep(n, h, w, ic0, count, channels) gets every pixel of every panel.
 template <class C, class Ep>
 INLINE void conv_input(const float* dy, const float* packed, int t, int T, Ep ep) {
-  ConvPixels<ConvInput<C>, Ep> pixels(dy, packed, ep);
-  pixels.run(t, T);
+  conv_alone<ConvInput<C>>(dy, packed, t, T, ep);
 }

@@ -23,7 +23,8 @@ constexpr int LANES = 4, REGISTERS = 16;
 
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
-#define APART_SHARED __attribute__((noinline, visibility("hidden")))  // seen by the other files
+// Seen by the other files. No clones: gcc would undo that kernels share a function.
+#define APART_SHARED __attribute__((noinline, noclone, visibility("hidden")))
 #define UNROLLED _Pragma("GCC unroll 32")
 #define ROLLED _Pragma("GCC unroll 1")
 #define LANEWISE _Pragma("GCC ivdep")

@@ -4,7 +4,7 @@
 //   for a block of tiles of 2 x 2 pixels of the result
 //     source   4 x 4 pixels of each   ─ transformed ─►   inputs  [16][tile][K]
 //     for a panel of NR channels
-//       products[16][tile][NR]  =  inputs[16][tile][K]  *  weights [panel][16][K][NR]
+//       products[strip][16][tile][NR]  =  inputs[16][tile][K]  *  weights [panel][16][K][NR]
 //       products ─ transformed ─► 2 x 2 pixels of each tile, for the epilogue
 //
 // The transformations only add and subtract (those of the weight also halve), so nothing is lost
@@ -17,6 +17,9 @@
 constexpr i64 WINOGRAD_INPUTS = 48 * 1024, WINOGRAD_NEAR = 128 * 1024;
 constexpr int WINOGRAD_TILES = 64;
 constexpr int WINOGRAD_LONGEST = 64;  // additions in a row: a longer chain would lose digits
+
+// From one of the 16 products of a strip of tiles to the next: a constant for all strips.
+constexpr int winograd_product(int vectors) { return conv_pixels(vectors) * vectors * LANES; }
 
 // Results of OH x OW pixels with M channels, from a source of H x W pixels with K channels.
 template <int N_, int K_, int H_, int W_, int M_, int OH_, int OW_, int PH_, int PW_, i64 XN_,
@@ -34,8 +37,8 @@ struct Winograd {
   static constexpr int STRIPS = conv_ceil(BLOCK, conv_pixels(NV)), MR = conv_ceil(BLOCK, STRIPS);
   static constexpr int ROWS = STRIPS * MR, STEP = K + LANES;  // no multiples of a page
   static constexpr i64 INPUT = (i64)ROWS * STEP + LANES;
-  static constexpr i64 PRODUCT = (i64)ROWS * NR + LANES;
-  static constexpr i64 packed = (i64)PANELS * 16 * K * NR, scratch = 16 * (INPUT + PRODUCT);
+  static constexpr i64 packed = (i64)PANELS * 16 * K * NR;
+  static constexpr i64 scratch = 16 * (INPUT + (i64)STRIPS * winograd_product(NV));
 };
 
 template <class C>
@@ -59,12 +62,28 @@ INLINE void winograd_source(vec (&d)[4][4]) {
   }
 }
 
+// The images of a convolution. These and all numbers below are no constants for the loops around the
+// tiles, so that one function serves all convolutions.
+struct WinogradImages {
+  int K, H, W, OH, OW, PH, PW;
+  i64 XN, XH, XW;
+};
+template <class S>
+constexpr WinogradImages winograd_images = {S::K,  S::H,  S::W,  S::OH, S::OW,
+                                            S::PH, S::PW, S::XN, S::XH, S::XW};
+
 // Where a tile is: image, and the first of its pixels in the result.
 struct WinogradPlace {
   int n, h, w;
 };
-template <class S> INLINE WinogradPlace winograd_place(int tile) {
-  return {tile / (S::DOWN * S::ACROSS), tile / S::ACROSS % S::DOWN * 2, tile % S::ACROSS * 2};
+INLINE WinogradPlace winograd_place(const WinogradImages& of, int tile) {
+  const int across = conv_ceil(of.OW, 2), down = conv_ceil(of.OH, 2);
+  return {tile / (down * across), tile / across % down * 2, tile % across * 2};
+}
+INLINE void winograd_next(const WinogradImages& of, WinogradPlace& at) {
+  at.w += 2;
+  if (at.w >= of.OW) at.w = 0, at.h += 2;
+  if (at.h >= of.OH) at.h = 0, at.n++;
 }
 
 // The part of a 4 x 4 square that lies in the source: rows [top, bottom), columns [left, right).
@@ -78,12 +97,11 @@ struct WinogradSquare {
   i64 from;
   WinogradPart part;
 };
-template <class S> INLINE WinogradSquare winograd_square(int tile) {
-  const WinogradPlace at = winograd_place<S>(tile);
-  const int h = at.h - S::PH, w = at.w - S::PW;
-  const bool whole = h >= 0 && w >= 0 && h + 4 <= S::H && w + 4 <= S::W;
-  return {at.n * S::XN + h * S::XH + w * S::XW,
-          {conv_max(0, -h), conv_min(4, S::H - h), conv_max(0, -w), conv_min(4, S::W - w), whole}};
+INLINE WinogradSquare winograd_square(const WinogradImages& of, WinogradPlace at) {
+  const int h = at.h - of.PH, w = at.w - of.PW;
+  const bool whole = h >= 0 && w >= 0 && h + 4 <= of.H && w + 4 <= of.W;
+  return {at.n * of.XN + h * of.XH + w * of.XW,
+          {conv_max(0, -h), conv_min(4, of.H - h), conv_max(0, -w), conv_min(4, of.W - w), whole}};
 }
 
 // A vector of a pixel, zeros if it is not there. Without branches: 16 of them in a row made the code
@@ -119,48 +137,33 @@ APART_WHOLE void winograd_tile(const float* from, i64 XH, i64 XW, WinogradPart i
   }
 }
 
-// inputs[16][tile][K] of the tiles [first, first + count).
-template <class S>
-INLINE void winograd_inputs(const float* source, int first, int count, float* inputs) {
-  ROLLED for (int i = 0; i < count; i++) {
-    const WinogradSquare square = winograd_square<S>(first + i);
+// inputs[16][tile][K] of the tiles [first, first + count), `row` floats apart.
+INLINE void winograd_inputs(const WinogradImages& of, const float* source, int first, int count,
+                            float* inputs, i64 row, i64 step) {
+  WinogradPlace at = winograd_place(of, first);
+  ROLLED for (int i = 0; i < count; i++, inputs += row, winograd_next(of, at)) {
+    const WinogradSquare square = winograd_square(of, at);
     const float* from = source + square.from;
-    float* to = inputs + (i64)i * S::STEP;
-    if (square.part.whole) winograd_tile<true>(from, S::XH, S::XW, square.part, S::K, to, S::INPUT);
-    else winograd_tile<false>(from, S::XH, S::XW, square.part, S::K, to, S::INPUT);
+    if (square.part.whole) winograd_tile<true>(from, of.XH, of.XW, square.part, of.K, inputs, step);
+    else winograd_tile<false>(from, of.XH, of.XW, square.part, of.K, inputs, step);
   }
 }
 
-// The 2 x 2 pixels of a tile, NR floats each, from its 16 products, `step` floats apart.
-INLINE void winograd_pixels(const float* products, i64 step, int NR, float* pixels) {
+// The 2 x 2 pixels of a tile, NR floats each, from its 16 products, STEP floats apart; the second
+// row is ROW floats behind the first.
+template <int NR, int STEP, int ROW>
+INLINE void winograd_pixels(const float* products, float* pixels) {
   ROLLED for (int v = 0; v < NR; v += LANES, products += LANES, pixels += LANES) {
     vec rows[2][4];
     UNROLLED for (int j = 0; j < 4; j++) {
-      const vec a = load(products + (0 + j) * step), b = load(products + (4 + j) * step);
-      const vec c = load(products + (8 + j) * step), e = load(products + (12 + j) * step);
+      const vec a = load(products + (0 + j) * STEP), b = load(products + (4 + j) * STEP);
+      const vec c = load(products + (8 + j) * STEP), e = load(products + (12 + j) * STEP);
       rows[0][j] = a + b + c, rows[1][j] = b - c - e;
     }
     UNROLLED for (int r = 0; r < 2; r++) {
-      store(pixels + 2 * r * NR, rows[r][0] + rows[r][1] + rows[r][2]);
-      store(pixels + (2 * r + 1) * NR, rows[r][1] - rows[r][2] - rows[r][3]);
+      store(pixels + r * ROW, rows[r][0] + rows[r][1] + rows[r][2]);
+      store(pixels + r * ROW + NR, rows[r][1] - rows[r][2] - rows[r][3]);
     }
-  }
-}
-
-// The pixels of the tiles [first, first + count), of one panel.
-template <class S, class Ep>
-INLINE void winograd_outputs(const float* products, int first, int count, int panel, Ep ep) {
-  ROLLED for (int i = 0; i < count; i++) {
-    const WinogradPlace at = winograd_place<S>(first + i);
-    alignas(64) float pixels[4][S::NR];
-    winograd_pixels(products + (i64)i * S::NR, S::PRODUCT, S::NR, pixels[0]);
-    ROLLED for (int r = 0; r < conv_min(2, S::OH - at.h); r++)
-      ROLLED for (int c = 0; c < conv_min(2, S::OW - at.w); c++) {
-        const float* row = pixels[2 * r + c];
-        if (S::LAST == S::NR || panel < S::PANELS - 1)
-          ep(at.n, at.h + r, at.w + c, panel * S::NR, S::NR, row);
-        else ep(at.n, at.h + r, at.w + c, panel * S::NR, S::LAST, row);
-      }
   }
 }
 
@@ -261,22 +264,85 @@ APART_WHOLE void winograd_products(const float* inputs, const float* panel, int 
   }
 }
 
+struct WinogradPlan {
+  WinogradImages images;
+  int TILES, PANELS, LAST, BLOCKS, BLOCK, MR, STEP;
+  i64 INPUT;
+  void (*products)(const float* inputs, const float* panel, int K, float* to);
+};
+template <class S>
+constexpr WinogradPlan winograd_plan = {
+    winograd_images<S>, S::TILES, S::PANELS, S::LAST,  S::BLOCKS,
+    S::BLOCK,           S::MR,    S::STEP,   S::INPUT, winograd_products<S::MR, S::NV, S::STEP>};
+
+constexpr int WINOGRAD_RUN = 4;  // tiles side by side whose pixels are handed over at once
+
+// The pixels of the tiles [first, first + count), of one panel.
+template <int NV, class Take>
+INLINE void winograd_outputs(const WinogradPlan& s, const float* products, int first, int count,
+                             int panel, Take take) {
+  constexpr int NR = NV * LANES, ROW = 2 * WINOGRAD_RUN * NR, PRODUCT = winograd_product(NV);
+  const int OH = s.images.OH, OW = s.images.OW, channels = panel < s.PANELS - 1 ? NR : s.LAST;
+  WinogradPlace at = winograd_place(s.images, first);
+  int left = s.MR;  // tiles of a strip
+  ROLLED while (count > 0) {
+    alignas(64) float pixels[2 * ROW];
+    const int tiles = conv_min(conv_min(count, WINOGRAD_RUN), conv_ceil(OW - at.w, 2));
+    ROLLED for (int i = 0; i < tiles; i++, products += NR) {
+      if (left == 0) products += 16 * PRODUCT - s.MR * NR, left = s.MR;
+      left--;
+      winograd_pixels<NR, PRODUCT, ROW>(products, pixels + 2 * i * NR);
+    }
+    take({at.n, at.h, at.w, 1, conv_min(2, OH - at.h), conv_min(2 * tiles, OW - at.w), panel * NR,
+          channels, ROW, pixels});
+    count -= tiles, at.w += 2 * tiles - 2;
+    winograd_next(s.images, at);
+  }
+}
+
+template <int NV, class Take>
+INLINE void winograd_run(const WinogradPlan& s, const float* source, const float* packed,
+                         float* scratch, int t, int T, Take take) {
+  constexpr int NR = NV * LANES, PRODUCT = winograd_product(NV);
+  float *inputs = scratch, *products = scratch + 16 * s.INPUT;
+  const i64 K = s.images.K;
+  int known = -1;
+  const int end = share((i64)s.BLOCKS * s.PANELS, t + 1, T);
+  ROLLED for (int at = share((i64)s.BLOCKS * s.PANELS, t, T); at < end; at++) {
+    const int block = at / s.PANELS, panel = at % s.PANELS, first = block * s.BLOCK;
+    const int count = conv_min(s.BLOCK, s.TILES - first);
+    if (block != known) winograd_inputs(s.images, source, first, count, inputs, s.STEP, s.INPUT);
+    known = block;
+    const float* weights = packed + panel * 16 * K * NR;
+    ROLLED for (int x = 0; x < 16; x++, weights += K * NR)
+      ROLLED for (int strip = 0; strip * s.MR < count; strip++)  // may go beyond the tiles
+        s.products(inputs + x * s.INPUT + (i64)strip * s.MR * s.STEP, weights, K,
+                   products + (16 * strip + x) * PRODUCT);
+    winograd_outputs<NV>(s, products, first, count, panel, take);
+  }
+}
+
+template <int NV>
+APART_WHOLE void winograd_run_shared(const WinogradPlan& plan, const float* source,
+                                     const float* packed, float* scratch, int t, int T,
+                                     ConvTake take, const void* ep) {
+  winograd_run<NV>(plan, source, packed, scratch, t, T,
+                   [=](const ConvPart& part) INLINE_CALL { take(ep, part); });
+}
+
+// NV: vectors of a panel. WHOLE: the last panel is full, too.
+template <int NV, bool WHOLE, class Ep>
+INLINE void winograd_by(const WinogradPlan& plan, const float* source, const float* packed,
+                        float* scratch, int t, int T, Ep ep) {
+  winograd_run_shared<NV>(plan, source, packed, scratch, t, T,
+                          conv_take<NV * LANES, WHOLE, Ep>, &ep);
+}
+
+// The same in a function of its own, epilogue and all.
 template <class S, class Ep>
 INLINE void winograd(const float* source, const float* packed, float* scratch, int t, int T, Ep ep) {
-  float *inputs = scratch, *products = scratch + 16 * S::INPUT;
-  int known = -1;
-  const int end = share(S::BLOCKS * S::PANELS, t + 1, T);
-  ROLLED for (int at = share(S::BLOCKS * S::PANELS, t, T); at < end; at++) {
-    const int block = at / S::PANELS, panel = at % S::PANELS, first = block * S::BLOCK;
-    const int count = conv_min(S::BLOCK, S::TILES - first);
-    if (block != known) winograd_inputs<S>(source, first, count, inputs);
-    known = block;
-    const float* weights = packed + (i64)panel * 16 * S::K * S::NR;
-    ROLLED for (int x = 0; x < 16; x++, weights += (i64)S::K * S::NR)
-      ROLLED for (int row = 0; row < count; row += S::MR)  // the last may go beyond the tiles
-        winograd_products<S::MR, S::NV, S::STEP>(inputs + x * S::INPUT + (i64)row * S::STEP,
-                                                 weights, S::K,
-                                                 products + x * S::PRODUCT + (i64)row * S::NR);
-    winograd_outputs<S>(products, first, count, panel, ep);
-  }
+  auto take = [&](const ConvPart& part) INLINE_CALL {
+    conv_pixels_to<S::NR, S::LAST == S::NR>(part, ep);
+  };
+  winograd_run<S::NV>(winograd_plan<S>, source, packed, scratch, t, T, take);
 }

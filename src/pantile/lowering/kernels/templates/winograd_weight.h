@@ -10,9 +10,11 @@
 
 #pragma once
 
+constexpr int WINOGRAD_INPUT_ROWS = LANES < 8 ? LANES : 8;
+
 template <class C>
 struct WinogradWeight : WinogradForward<C> {
-  static constexpr int MR = LANES < 8 ? LANES : 8, PARTS = C::IC / MR;
+  static constexpr int MR = WINOGRAD_INPUT_ROWS, PARTS = C::IC / MR;
   using WinogradForward<C>::NV, WinogradForward<C>::NR, WinogradForward<C>::PANELS;
   // Terms of a sum before it is put aside: few, so that all fits the second cache; or all there are.
   static constexpr int TERMS = WinogradForward<C>::TILES, MOST = TERMS <= 128 ? TERMS : 48;
@@ -23,6 +25,17 @@ struct WinogradWeight : WinogradForward<C> {
   static constexpr i64 SUMS = 16 * MR * NR, KEPT = PARTS * (BLOCKS > 1 ? PANELS : 1);
   static constexpr i64 scratch = 16 * INPUT + PANELS * 16 * OUTPUT + KEPT * SUMS;
 };
+
+// The same numbers for loops that serve all convolutions.
+struct WinogradWeightPlan {
+  WinogradImages images;
+  int OC, TILES, PANELS, PARTS, BLOCKS, BLOCK;
+  i64 YN, YH, YW, PART, INPUT, OUTPUT;
+};
+template <class C, class S = WinogradWeight<C>>
+constexpr WinogradWeightPlan winograd_weight_plan = {
+    winograd_images<S>, C::OC, S::TILES, S::PANELS, S::PARTS, S::BLOCKS, S::BLOCK,
+    C::YN,              C::YH, C::YW,    S::PART,   S::INPUT, S::OUTPUT};
 
 // A vector to parts that lie `part` floats apart.
 INLINE void winograd_split(float* to, i64 part, vec value) {
@@ -48,17 +61,16 @@ APART_WHOLE void winograd_x_tile(const float* from, i64 XH, i64 XW, WinogradPart
   }
 }
 
-template <class S>
-INLINE void winograd_x(const float* x, int first, int count, float* inputs) {
-  ROLLED for (int i = 0; i < count; i++) {
-    const WinogradSquare square = winograd_square<S>(first + i);
-    float* to = inputs + (i64)i * S::MR;
-    if (square.part.whole)
-      winograd_x_tile<S::MR, true>(x + square.from, S::XH, S::XW, square.part, S::K, to, S::INPUT,
-                                   S::PART);
-    else
-      winograd_x_tile<S::MR, false>(x + square.from, S::XH, S::XW, square.part, S::K, to, S::INPUT,
-                                    S::PART);
+template <int MR>
+INLINE void winograd_x(const WinogradImages& of, const float* x, int first, int count,
+                       float* inputs, i64 step, i64 part) {
+  WinogradPlace at = winograd_place(of, first);
+  ROLLED for (int i = 0; i < count; i++, inputs += MR, winograd_next(of, at)) {
+    const WinogradSquare square = winograd_square(of, at);
+    const float* from = x + square.from;
+    const WinogradPart in = square.part;
+    if (in.whole) winograd_x_tile<MR, true>(from, of.XH, of.XW, in, of.K, inputs, step, part);
+    else winograd_x_tile<MR, false>(from, of.XH, of.XW, in, of.K, inputs, step, part);
   }
 }
 
@@ -90,16 +102,12 @@ APART_WHOLE void winograd_dy_tile(const float* from, i64 YH, i64 YW, int rows, i
                       to + (i64)(oc - first) / NR * 16 * step + (oc - first) % NR, step);
 }
 
-template <class C>
-INLINE void winograd_dy(const float* dy, int first, int count, int panel, int panels,
-                        float* outputs) {
-  using S = WinogradWeight<C>;
-  ROLLED for (int i = 0; i < count; i++) {
-    const WinogradPlace at = winograd_place<S>(first + i);
-    winograd_dy_tile(dy + at.n * (i64)C::YN + at.h * (i64)C::YH + at.w * (i64)C::YW, C::YH, C::YW,
-                     C::OH - at.h, C::OW - at.w, panel * S::NR, conv_min(C::OC, panels * S::NR),
-                     S::NR, outputs + (i64)i * S::NR, S::OUTPUT);
-  }
+INLINE void winograd_dy(const WinogradWeightPlan& s, const float* dy, int first, int count, int from,
+                        int end, int NR, float* outputs) {
+  WinogradPlace at = winograd_place(s.images, first);
+  ROLLED for (int i = 0; i < count; i++, outputs += NR, winograd_next(s.images, at))
+    winograd_dy_tile(dy + at.n * s.YN + at.h * s.YH + at.w * s.YW, s.YH, s.YW, s.images.OH - at.h,
+                     s.images.OW - at.w, from, end, NR, outputs, s.OUTPUT);
 }
 
 // The sums of MR inputs and NV vectors of outputs over some tiles.
@@ -144,42 +152,84 @@ INLINE void winograd_nine(const float* from, i64 step, float* to, i64 next) {
   }
 }
 
-// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel.
-template <class C, class Ep>
-INLINE void winograd_weight(const float* x, const float* dy, float* scratch, int t, int T,
-                                     Ep ep) {
-  using S = WinogradWeight<C>;
-  constexpr int NR = S::NR;
-  float *inputs = scratch, *outputs = inputs + 16 * S::INPUT;
-  float* kept = outputs + S::PANELS * 16 * S::OUTPUT;
-  const int start = share(S::PANELS * S::PARTS, t, T), end = share(S::PANELS * S::PARTS, t + 1, T);
+// The epilogue of one input and a panel of outputs: taps[9][NR].
+template <int NR, bool WHOLE, class Ep>
+INLINE void winograd_taps_to(const Ep& ep, int ic, int oc, int count, const float* taps) {
+  ROLLED for (int tap = 0; tap < 9; tap++, taps += NR) {
+    if (WHOLE || count == NR) ep(tap / 3, tap % 3, ic, oc, NR, taps);
+    else ep(tap / 3, tap % 3, ic, oc, count, taps);
+  }
+}
+
+// The same through a pointer, as in conv.h.
+using WinogradTake = void (*)(const void* ep, int ic, int oc, int count, const float* taps);
+
+template <int NR, bool WHOLE, class Ep>
+APART void winograd_take(const void* with, int ic, int oc, int count, const float* taps) {
+  const Ep ep = *(const Ep*)with;  // a copy, which nothing that is stored can change
+  winograd_taps_to<NR, WHOLE>(ep, ic, oc, count, taps);
+}
+
+template <int NV, class Take>
+INLINE void winograd_weight_run(const WinogradWeightPlan& s, const float* x, const float* dy,
+                                float* scratch, int t, int T, Take take) {
+  constexpr int MR = WINOGRAD_INPUT_ROWS;
+  constexpr int NR = NV * LANES, SUMS = 16 * MR * NR;
+  float *inputs = scratch, *outputs = inputs + 16 * s.INPUT;
+  float* kept = outputs + s.PANELS * 16 * s.OUTPUT;
+  const int pairs = s.PANELS * s.PARTS, start = share(pairs, t, T), end = share(pairs, t + 1, T);
   if (start == end) return;
-  const int first_panel = start / S::PARTS, panels = (end - 1) / S::PARTS + 1;
-  ROLLED for (int block = 0; block < S::BLOCKS; block++) {
-    const int first = block * S::BLOCK, count = conv_min(S::BLOCK, S::TILES - first);
-    winograd_x<S>(x, first, count, inputs);
-    winograd_dy<C>(dy, first, count, first_panel, panels, outputs);
+  const int first_panel = start / s.PARTS, panels = (end - 1) / s.PARTS + 1;
+  ROLLED for (int block = 0; block < s.BLOCKS; block++) {
+    const int first = block * s.BLOCK, count = conv_min(s.BLOCK, s.TILES - first);
+    winograd_x<MR>(s.images, x, first, count, inputs, s.INPUT, s.PART);
+    winograd_dy(s, dy, first, count, first_panel * NR, conv_min(s.OC, panels * NR), NR, outputs);
     ROLLED for (int panel = first_panel; panel < panels; panel++) {
-      const int from = conv_max(start, panel * S::PARTS), to = conv_min(end, (panel + 1) * S::PARTS);
-      float* sums = S::BLOCKS > 1 ? kept + (from - start) * S::SUMS : kept;
-      const float* by = outputs + (i64)(panel - first_panel) * 16 * S::OUTPUT;
+      const int from = conv_max(start, panel * s.PARTS), to = conv_min(end, (panel + 1) * s.PARTS);
+      const int begin = from - panel * s.PARTS;  // among the parts
+      float* sums = s.BLOCKS > 1 ? kept + (i64)(from - start) * SUMS : kept;
+      const float* by = outputs + (i64)(panel - first_panel) * 16 * s.OUTPUT;
       ROLLED for (int i = 0; i < 16; i++)
-        ROLLED for (int at = from; at < to; at++)
-          winograd_sum<S::MR, S::NV>(inputs + i * S::INPUT + at % S::PARTS * S::PART,
-                                     by + i * S::OUTPUT, count,
-                                     sums + (at - from) * S::SUMS + i * S::MR * NR, block == 0);
-      if (block < S::BLOCKS - 1) continue;
-      ROLLED for (int row = 0; row < (to - from) * S::MR; row++) {
-        const int r = row % S::MR, part = from % S::PARTS + row / S::MR;
-        alignas(64) float taps[9][NR];
+        ROLLED for (int at = 0; at < to - from; at++)
+          winograd_sum<MR, NV>(inputs + i * s.INPUT + (begin + at) * s.PART, by + i * s.OUTPUT,
+                               count, sums + (i64)at * SUMS + i * MR * NR, block == 0);
+      if (block < s.BLOCKS - 1) continue;
+      const int oc = panel * NR, channels = conv_min(NR, s.OC - oc);
+      ROLLED for (int row = 0; row < (to - from) * MR; row++) {
+        alignas(64) float taps[9 * NR];
         ROLLED for (int v = 0; v < NR; v += LANES)
-          winograd_nine(sums + row / S::MR * S::SUMS + r * NR + v, S::MR * NR, taps[0] + v, NR);
-        const int ic = part * S::MR + r, oc = panel * NR;
-        ROLLED for (int tap = 0; tap < 9; tap++) {
-          if (S::LAST == NR || panel < S::PANELS - 1) ep(tap / 3, tap % 3, ic, oc, NR, taps[tap]);
-          else ep(tap / 3, tap % 3, ic, oc, S::LAST, taps[tap]);
-        }
+          winograd_nine(sums + (i64)(row / MR) * SUMS + row % MR * NR + v, MR * NR, taps + v, NR);
+        take(begin * MR + row, oc, channels, taps);
       }
     }
   }
+}
+
+template <int NV>
+APART_WHOLE void winograd_weight_run_shared(const WinogradWeightPlan& plan, const float* x,
+                                            const float* dy, float* scratch, int t, int T,
+                                            WinogradTake take, const void* ep) {
+  winograd_weight_run<NV>(plan, x, dy, scratch, t, T,
+                          [=](int ic, int oc, int count, const float* taps) INLINE_CALL {
+                            take(ep, ic, oc, count, taps);
+                          });
+}
+
+// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel. NV: vectors
+// of a panel. WHOLE: the last panel is full, too.
+template <int NV, bool WHOLE, class Ep>
+INLINE void winograd_weight_by(const WinogradWeightPlan& plan, const float* x, const float* dy,
+                               float* scratch, int t, int T, Ep ep) {
+  winograd_weight_run_shared<NV>(plan, x, dy, scratch, t, T,
+                                 winograd_take<NV * LANES, WHOLE, Ep>, &ep);
+}
+
+// The same in a function of its own, epilogue and all.
+template <class C, class Ep>
+INLINE void winograd_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
+  using S = WinogradWeight<C>;
+  winograd_weight_run<S::NV>(winograd_weight_plan<C>, x, dy, scratch, t, T,
+                             [&](int ic, int oc, int count, const float* taps) INLINE_CALL {
+                               winograd_taps_to<S::NR, S::LAST == S::NR>(ep, ic, oc, count, taps);
+                             });
 }

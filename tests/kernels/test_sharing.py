@@ -1,0 +1,60 @@
+"""Kernels that differ in numbers only: one function, given the numbers."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from tests.kernels.programs import Case, check, graph_of
+
+from pantile.lowering.kernels.generate import written
+from pantile.lowering.kernels.sharing import opened, opened_table, shared, skeleton
+from pantile.lowering.kernels.source import sources
+
+
+def test_numbers_that_differ_are_parameters_and_others_stay():
+    texts = [f"f({opened(n)}, {opened(8)}, {opened(n)});" for n in (64, 128)]
+
+    one = shared(texts, "k")
+
+    assert skeleton(texts[0]) == skeleton(texts[1])
+    assert one.text == "f(n0, 8, n0);"
+    assert one.parameters == ", int n0"
+    assert one.arguments == (", 64", ", 128")
+
+
+def test_a_kernel_alone_has_its_numbers_in_its_text():
+    one = shared([f"f({opened(0.5)}, {opened_table('Plan', 'plan<3>')});"], "k")
+
+    assert (one.text, one.parameters, one.tables) == ("f(0.5, plan<3>);", "", ())
+
+
+def test_floats_and_tables_have_their_types():
+    texts = [f"f({opened(f'{n}.5f')}, {opened_table('Plan', f'plan<{n}>')});" for n in (1, 2)]
+
+    one = shared(texts, "k")
+
+    assert one.parameters == ", float n0, const Plan& n1"
+    assert one.arguments == (", 1.5f, k_table0", ", 2.5f, k_table1")
+    assert [table.constant for table in one.tables] == ["plan<1>", "plan<2>"]
+
+
+def _sums(sizes: list[tuple[int, int]]) -> list[Case]:
+    inputs = [torch.randn(rows, columns) for rows, columns in sizes]
+    return [Case("", lambda x: (x.tanh() * x.sum(0),), (x,)) for x in inputs]
+
+
+def test_sums_of_other_shapes_share_functions_and_are_right():
+    check(_sums([(600, 256), (1200, 512), (900, 512)]))
+
+
+def test_sums_of_other_shapes_are_no_more_kernels_than_one_of_them():
+    def functions(cases: list[Case]) -> int:
+        def whole(*given: torch.Tensor) -> list[torch.Tensor]:
+            return [y for case, x in zip(cases, given, strict=True) for y in case.call((x,))]
+
+        graph = graph_of(whole, [x for case in cases for x in case.inputs])
+        text = "".join(sources(written(graph), 1))
+        return len(re.findall(r"(?m)^APART_SHARED void k\d+\(", text))
+
+    assert functions(_sums([(1280, 256), (2560, 512)])) == functions(_sums([(1280, 256)]))
