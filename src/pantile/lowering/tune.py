@@ -31,7 +31,7 @@ Samples = Mapping[str, Sequence[torch.Tensor]]
 _BUDGET_SECONDS = 0.06
 _MOST_RUNS = 50
 _LONG_SECONDS = 0.05
-"""Of a run that is not repeated to warm up."""
+"""Of a run that is not repeated."""
 _WORTH = 0.93
 """More threads are taken if the time drops to this part or below."""
 
@@ -91,19 +91,14 @@ def with_threads(
 ) -> Choice:
     """With how many threads a program is fastest, whose first run, with all, took `first` seconds.
 
-    Whoever waits for a long run rather has no second one: the first also fetches its memory, so it
-    is only repeated if it seems to be no faster than with one thread.
+    A long one has long kernels, which all threads share: nobody waits for a run that tells so.
     """
-    times = {threads: first}
+    if first >= _LONG_SECONDS:
+        return replace(choice, threads=threads, microseconds=_microseconds({threads: first}))
     before = torch.get_num_threads()
     try:
-        if first < _LONG_SECONDS:
-            runs = _MOST_RUNS if threads > 1 else 1
-            times = {count: _repeated(run, values, count, runs) for count in {1, threads}}
-        elif threads > 1:
-            times[1] = _repeated(run, values, 1, 1)
-            if first > times[1] * _WORTH:
-                times[threads] = min(first, _repeated(run, values, threads, 1))
+        runs = _MOST_RUNS if threads > 1 else 1
+        times = {count: _repeated(run, values, count, runs) for count in {1, threads}}
     except (Error, RuntimeError) as error:
         logger.debug("the program fails on its own results, it was not timed: %s", error)
         return replace(choice, threads=threads)
@@ -114,9 +109,13 @@ def with_threads(
 
 def _decided(choice: Choice, threads: int, times: Mapping[int, float]) -> Choice:
     best = threads if times[threads] <= times[1] * _WORTH else 1
-    microseconds = {str(count): round(seconds * 1e6, 1) for count, seconds in times.items()}
+    microseconds = _microseconds(times)
     logger.debug("timed %s: %s", dict(choice.how), microseconds)
     return replace(choice, threads=best, microseconds=microseconds)
+
+
+def _microseconds(times: Mapping[int, float]) -> dict[str, float]:
+    return {str(count): round(seconds * 1e6, 1) for count, seconds in times.items()}
 
 
 def _repeated(run: NativeRun, values: Sequence[torch.Tensor], threads: int, runs: int) -> float:
