@@ -23,6 +23,9 @@ from tests.native.runs import (
 
 import poptorch
 from pantile.cli.main import main
+from pantile.lowering.native import StepPrograms
+from pantile.passes.fuse_update import fuse
+from pantile.runtime.native.step_programs import without_unread_numbers
 from pantile.store.cache import ExecutableCache
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -199,9 +202,10 @@ def test_a_folder_that_others_can_write_is_not_used(folder: Path, file: Path) ->
 def test_the_key_depends_on_the_threads_and_on_nothing_that_changes(folder: Path) -> None:
     step = training(folder)
     step(*batch(2))
-    (native,) = step._native._steps.values()
+    (((compiled, update), native),) = step._native._steps.items()
+    fused = fuse(compiled.program, without_unread_numbers(update.program))
 
-    keys = [native.programs.key(threads) for threads in (1, 2, 1)]
+    keys = [StepPrograms.of(fused, None).key(threads) for threads in (1, 2, 1)]
 
     assert keys[0] == keys[2] == native.entry.key
     assert keys[0] != keys[1]
