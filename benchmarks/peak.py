@@ -129,18 +129,15 @@ def measured(workload: Workload) -> Profile:
 def _program(workload: Workload) -> tuple[Any, Sequence[torch.Tensor]]:
     """The program of a training step, and values for its inputs."""
     import poptorch
-    from pantile.lowering.native import StepPrograms
-    from pantile.passes.fuse_update import fuse
     from pantile.runtime.native.samples import samples_of
-    from pantile.runtime.native.step_programs import without_unread_numbers
+    from pantile.runtime.native.step_programs import fused_step
 
     model = workload.with_loss()
     options = poptorch.Options().engine("native").showCompilationProgressBar(False)
     executor = poptorch.trainingModel(model, options, workload.optimizer(model.parameters()))
     executor.compile(*workload.batch())
     ((compiled, update),) = executor._native._steps
-    step = fuse(compiled.program, without_unread_numbers(update.program))
-    programs = StepPrograms.of(step, None)
+    programs = fused_step(compiled, update)
     values = samples_of(programs, {})["body"]
     torch.manual_seed(0)
     for value in values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,18 @@ class Shape:
         if groups > 1:
             sizes += [self.height * self.width * ic, self.width * ic, ic, oh * ow * oc, ow * oc, oc]
         return f"Conv<{', '.join(map(str, sizes))}>"
+
+
+FORMS = ("alone", "shared")
+"""Loops of a convolution's own, or those that all share."""
+
+
+def in_form(form: str, text: str, shared: Mapping[str, str], shapes: Sequence[Shape]) -> list[str]:
+    """The kernels of all shapes; `shared` says what is called where loops are shared."""
+    for alone, instead in shared.items() if form == "shared" else ():
+        assert alone in text
+        text = text.replace(alone, instead)
+    return [text.format(i=i, c=shape.cpp()) for i, shape in enumerate(shapes)]
 
 
 def built(kernels: list[str], folder: Path) -> ctypes.CDLL:

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kernels.conv_shapes import Shape, address, built, close, expected, operands
+from tests.kernels.conv_shapes import (
+    FORMS,
+    Shape,
+    address,
+    built,
+    close,
+    expected,
+    in_form,
+    operands,
+)
 
 SHAPES = [
     Shape(2, 1, 12, 12, 32, (3, 3)),  # one input channel, no padding
@@ -145,16 +154,11 @@ SHARED = {
 """The same calls, of loops that all convolutions share."""
 
 
-@pytest.fixture(scope="module", params=["alone", "shared"])
+@pytest.fixture(scope="module", params=FORMS)
 def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
-    text = KERNELS
-    if request.param == "shared":
-        for alone, shared in SHARED.items():
-            assert alone in text
-            text = text.replace(alone, shared)
-    kernels = [text.format(i=i, c=shape.cpp()) for i, shape in enumerate(SHAPES)]
+    kernels = in_form(request.param, KERNELS, SHARED, SHAPES)
     return built(kernels, tmp_path_factory.mktemp("conv"))
 
 

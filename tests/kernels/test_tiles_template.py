@@ -50,7 +50,8 @@ extern "C" void run_900(const float* A, const float* B, float* C, float* scratch
 
 _TILES = ("-DPANTILE_TILES", "-DPANTILE_ONLY_TILES")
 UNIT_OPTIONS = {"software": (*_TILES, "-DPANTILE_TILES_IN_SOFTWARE"), "unit": _TILES}
-UNITS = ["software", pytest.param("unit", marks=pytest.mark.skipif(not is_granted(), reason="AMX"))]
+needs_unit = pytest.mark.skipif(not is_granted(), reason="this CPU has no unit for matrices")
+UNITS = ["software", pytest.param("unit", marks=needs_unit)]
 
 
 @pytest.fixture(scope="module", params=UNITS)
@@ -110,7 +111,7 @@ def test_an_operand_that_was_packed_before_gives_the_same(program: ctypes.CDLL) 
     assert_close(run(program, "run_900", a, packed, 19 * 70, 2).view(19, 70), a, b)
 
 
-@pytest.mark.skipif(not is_granted(), reason="AMX")
+@needs_unit
 def test_software_gives_the_bits_of_the_unit(tmp_path: Path) -> None:
     cases = [CASES.index(case) for case in CASES if case[0] in ((67, 65, 300), (67, 65, 301))]
     source = "".join(kernel(number, CASES[number]) for number in cases)

@@ -23,9 +23,7 @@ from tests.native.runs import (
 
 import poptorch
 from pantile.cli.main import main
-from pantile.lowering.native import StepPrograms
-from pantile.passes.fuse_update import fuse
-from pantile.runtime.native.step_programs import without_unread_numbers
+from pantile.runtime.native.step_programs import fused_step
 from pantile.store.cache import ExecutableCache
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -203,9 +201,8 @@ def test_the_key_depends_on_the_threads_and_on_nothing_that_changes(folder: Path
     step = training(folder)
     step(*batch(2))
     (((compiled, update), native),) = step._native._steps.items()
-    fused = fuse(compiled.program, without_unread_numbers(update.program))
 
-    keys = [StepPrograms.of(fused, None).key(threads) for threads in (1, 2, 1)]
+    keys = [fused_step(compiled, update).key(threads) for threads in (1, 2, 1)]
 
     assert keys[0] == keys[2] == native.entry.key
     assert keys[0] != keys[1]

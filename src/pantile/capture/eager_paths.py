@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pantile.errors import CaptureError
 from pantile.ops import eager_kernels
+from pantile.program.nodes import without_value
 
 aten = torch.ops.aten
 
@@ -342,7 +343,7 @@ def restore_masked_sums(graph: fx.Graph) -> None:
         elif _is_sum_of_class_weights(node):
             with graph.inserting_before(node):
                 kept = graph.call_function(aten.logical_not.default, (chosen.args[1],))
-            kept.meta = {key: value for key, value in node.meta.items() if key != "val"}
+            kept.meta = without_value(node)
             _sum_selected(node, chosen.args[0], kept)
 
 

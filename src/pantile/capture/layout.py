@@ -19,11 +19,11 @@ dropout mask over a transposed tensor would be another one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 from torch._prims_common import is_non_overlapping_and_dense_or_false
+
+from pantile.program.nodes import erase, without_value
 
 aten = torch.ops.aten
 _COPY, _DRAW = aten.copy_.default, aten.bernoulli_.float
@@ -61,7 +61,7 @@ def _write_by_copy(graph: fx.Graph, node: fx.Node) -> None:
         return
     with graph.inserting_before(node):
         result = graph.call_function(functional, node.args, node.kwargs)
-    result.meta = _without_value(node)
+    result.meta = without_value(node)
     node.target, node.args, node.kwargs = _COPY, (node.args[0], result), {}
 
 
@@ -88,14 +88,9 @@ def _draw_in_memory_order(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -
         drawn = graph.call_function(aten.bernoulli.p, (dense, *rest), node.kwargs)
         result = graph.call_function(aten.permute.default, (drawn, back))
     for made in (dense, drawn, result):
-        made.meta = _without_value(node)
+        made.meta = without_value(node)
     if written.target in _NEW and set(written.users) == {dense, node}:
         node.replace_all_uses_with(result)
-        graph.erase_node(node)
+        erase(node)
     else:
         node.target, node.args, node.kwargs = _COPY, (written, result), {}
-
-
-def _without_value(node: fx.Node) -> dict[str, Any]:
-    """The metadata of a node for one of another layout."""
-    return {key: value for key, value in node.meta.items() if key != "val"}

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 
 from pantile.capture.layout import functional_form
+from pantile.program.calls import tensors_in
 from pantile.program.nodes import new_call
 from pantile.program.program import WRITE
 
@@ -164,10 +163,10 @@ def _aliased_memory(graph: fx.Graph) -> set[int]:
     for node in graph.nodes:
         if node.op == "output" or node.target in _SAME or _is_mutable(node.target):
             continue
-        memory = {_memory(value) for value in _tensors(node.meta["val"])}
+        memory = {_memory(value) for value in tensors_in(node.meta["val"])}
         makers.update(memory)
         if _is_view(node.target):
-            read = (_memory(t) for one in node.all_input_nodes for t in _tensors(one.meta["val"]))
+            read = (_memory(t) for one in node.all_input_nodes for t in tensors_in(one.meta["val"]))
             aliased |= memory.union(read)
     return aliased | {memory for memory, count in makers.items() if count > 1}
 
@@ -213,10 +212,6 @@ def _without_defaults(
 def _is_default(entry: Any, value: Any) -> bool:
     default = entry.default_value
     return entry.has_default_value() and type(value) is type(default) and value == default
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    return (one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor))
 
 
 def _memory(value: torch.Tensor) -> int:

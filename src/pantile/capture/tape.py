@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pantile.capture.equal_calls import EqualCalls
 from pantile.capture.scalar import Scalar, ScalarNode, ScalarTape, symbolic_max, symbolic_min
 from pantile.errors import OptimizerError
+from pantile.program.calls import tensors_in
 from pantile.program.nodes import new_call
 from pantile.program.spec import Input, TensorSpec
 
@@ -127,7 +128,7 @@ class UpdateTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Numbers are computed for real, everything else on fake tensors."""
         if func._schema.is_mutable:
             return args[0]
-        tensors = list(_tensors(args)) + list(_tensors(kwargs))
+        tensors = list(tensors_in((args, kwargs)))
         if any(isinstance(t, FakeTensor) for t in tensors):
             return self._equal.result(func, args, kwargs)
         if tensors:
@@ -219,17 +220,6 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _mapped(change, part) for name, part in value.items()}
     return change(value)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors among arguments."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
 
 
 def _hint_of(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pantile.lowering.handles import assign, handles_of, tensor_of, tensors_taken
+from pantile.program.calls import tensors_in
 from pantile.program.targets import find_target
 
 CALLBACK = ctypes.CFUNCTYPE(
@@ -63,7 +64,7 @@ class _Lent:
         pending = iter(handles)
         tensors = (_tensor(handle) for handle in pending)
         positional, named = _decoded(self._arguments, self._positional, tensors)
-        results = _tensors(self._operator(*positional, **named))
+        results = tensors_in(self._operator(*positional, **named))
         for handle, tensor in zip(pending, results, strict=False):
             assign(tensor, handle)
 
@@ -135,11 +136,3 @@ def _tensor(handle: int) -> torch.Tensor | None:
     """The tensor without its wish for gradients; None if it is undefined."""
     found: torch.Tensor | None = tensor_of(handle)
     return None if found is None else found.detach()
-
-
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, (tuple, list)):
-        for item in result:
-            yield from _tensors(item)

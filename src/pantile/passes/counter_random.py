@@ -29,6 +29,7 @@ from pantile.passes.node_writer import NodeWriter, arguments_of
 from pantile.passes.random_bits import MOST_ELEMENTS
 from pantile.passes.random_rules import RULES, Draw, can_draw
 from pantile.program.effects import is_random
+from pantile.program.nodes import erase
 from pantile.program.program import Program, copy_graph
 from pantile.program.spec import Input, InputKind, TensorSpec
 
@@ -105,8 +106,8 @@ def _replace(node: fx.Node, results: list[fx.Node]) -> None:
     else:
         for user in list(node.users):
             user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
-            node.graph.erase_node(user)
-    node.graph.erase_node(node)
+            erase(user)
+    erase(node)
 
 
 def _results(node: fx.Node) -> list[Any]:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from torch import fx
 
 from pantile.program.effects import has_effect, is_random
+from pantile.program.nodes import erase
 from pantile.program.program import Program, copy_graph
 
 
@@ -39,7 +40,7 @@ def erase_dead_code(program: Program) -> Program:
 
 def _without(program: Program, graph: fx.Graph, dead: Sequence[fx.Node]) -> Program:
     for node in reversed(dead):
-        graph.erase_node(node)
+        erase(node)
     read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     return program.replace(
         graph=graph,

@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 
 from pantile.passes.formula import Formulas
 from pantile.passes.node_writer import NodeWriter
+from pantile.program.nodes import erase
 from pantile.program.program import Program, copy_graph
 
 _HALF, _SINGLE = torch.float16, torch.float32
@@ -97,7 +98,7 @@ def _widen(node: fx.Node, formulas: Formulas) -> None:
         node.replace_all_uses_with(formulas.cast(wide, node.meta["val"].dtype))
     else:
         _replace_parts(node, wide, formulas)
-    node.graph.erase_node(node)
+    erase(node)
 
 
 def _replace_parts(node: fx.Node, wide: fx.Node, formulas: Formulas) -> None:
@@ -110,4 +111,4 @@ def _replace_parts(node: fx.Node, wide: fx.Node, formulas: Formulas) -> None:
             value = user.meta["val"]
             parts[index] = formulas.cast(part, value.dtype) if _is_half(value) else part
         user.replace_all_uses_with(parts[index])
-        node.graph.erase_node(user)
+        erase(user)

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from pantile.passes.node_writer import NodeWriter
+from pantile.program.nodes import erase
 from pantile.program.program import Program, copy_graph
 from pantile.program.spec import Input, InputKind, TensorSpec
 
@@ -32,7 +33,7 @@ def lift_constants(program: Program) -> tuple[Program, tuple[torch.Tensor, ...]]
         if name not in lifted:
             lifted[name] = _add_input(writer, node, name)
         node.replace_all_uses_with(lifted[name])
-        graph.erase_node(node)
+        erase(node)
     graph.lint()
     tensors = {name: program.constants[name] for name in lifted}
     entries = (Input(n, InputKind.CONSTANT, TensorSpec.of(t)) for n, t in tensors.items())

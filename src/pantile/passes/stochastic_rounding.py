@@ -25,6 +25,7 @@ from torch._ops import OpOverload
 from pantile.passes.formula import Formulas
 from pantile.passes.half_in_single import half_in_single
 from pantile.passes.node_writer import NodeWriter
+from pantile.program.nodes import erase
 from pantile.program.program import Program, copy_graph
 
 aten = torch.ops.aten
@@ -87,10 +88,10 @@ def _widen(node: fx.Node, formulas: Formulas) -> None:
     args, kwargs = fx.node.map_aggregate(given, widened)
     wide = formulas.writer.call(node.target, *args, **kwargs)
     if _dtype(wide) is _HALF:  # a half that came from nowhere: nothing to widen
-        node.graph.erase_node(wide)
+        erase(wide)
         return
     node.replace_all_uses_with(formulas.writer.call(aten._to_copy.default, wide, dtype=_HALF))
-    node.graph.erase_node(node)
+    erase(node)
 
 
 def _is_cast_to_half(node: fx.Node) -> bool:

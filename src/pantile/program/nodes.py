@@ -40,6 +40,11 @@ def copied_node(graph: fx.Graph, node: fx.Node, moved: Callable[[fx.Node], Any])
     return copied
 
 
+def without_value(node: fx.Node) -> dict[str, Any]:
+    """The metadata of a node for another one, which holds something else."""
+    return {key: value for key, value in node.meta.items() if key != "val"}
+
+
 def erase(node: fx.Node) -> None:
     """Take a node out of its graph for good: the names of a graph keep it, and all it knows."""
     graph = node.graph

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pantile.program.calls import tensors_in
 from pantile.runtime.instrument_link import (
     instrumented_class,
     is_instrumented,
@@ -97,14 +98,7 @@ def _overrides(kind: Any) -> bool:
 
 
 def _instrumented(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        if is_instrumented(type(tree)):
-            yield tree
-    elif isinstance(tree, tuple | list):
-        for item in tree:
-            yield from _instrumented(item)
-    elif isinstance(tree, dict):
-        yield from _instrumented(tuple(tree.values()))
+    return (tensor for tensor in tensors_in(tree) if is_instrumented(type(tensor)))
 
 
 def _getattribute(self: torch.Tensor, name: str) -> Any:

@@ -17,6 +17,7 @@ from pantile.errors import ProgramError
 from pantile.lowering.native import StepPrograms
 from pantile.passes.accumulate_gradients import accumulate_gradients
 from pantile.passes.fuse_update import fuse
+from pantile.program.nodes import erase
 from pantile.program.program import Program
 from pantile.program.spec import InputKind, TensorSpec
 from pantile.runtime.compiled import Compiled
@@ -78,9 +79,9 @@ class TrainingKind:
                 "parameters with VariableRetrievalMode.AllReplicas are summed by Python",
                 fix="nothing: the model runs on the reference engine",
             )
-        gradients, update = self.compiled.program, without_unread_numbers(variant.program)
         if self.is_fused:
-            return StepPrograms.of(fuse(gradients, update), None)
+            return fused_step(self.compiled, variant)
+        gradients, update = self.compiled.program, without_unread_numbers(variant.program)
         reduction = self.reduction
         body = accumulate_gradients(
             gradients,
@@ -88,6 +89,12 @@ class TrainingKind:
             running=reduction.running and reduction.mean and reduction.accumulation > 1,
         )
         return StepPrograms.of(body, update)
+
+
+def fused_step(compiled: Compiled, variant: UpdateVariant) -> StepPrograms:
+    """One program of a micro-batch and the update with its gradients."""
+    update = without_unread_numbers(variant.program)
+    return StepPrograms.of(fuse(compiled.program, update), None)
 
 
 def without_unread_numbers(update: Program) -> Program:
@@ -103,6 +110,6 @@ def without_unread_numbers(update: Program) -> Program:
     def drop(graph: fx.Graph) -> None:
         for node in graph.find_nodes(op="placeholder"):
             if node.name in unread:
-                graph.erase_node(node)
+                erase(node)
 
     return update.edit(drop, inputs=tuple(e for n, e in pairs if n.name not in unread))
