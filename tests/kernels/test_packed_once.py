@@ -30,6 +30,15 @@ def test_a_weight_of_a_few_products_is_packed_where_it_is_read() -> None:
     assert packs(case) == 0
 
 
+def test_for_a_single_row_many_steps_are_worth_it() -> None:
+    often, seldom = (
+        Case("row", lambda x, w, n=n: [steps(x, w, n)], (torch.randn(1, 40), torch.randn(40, 40)))
+        for n in (20, 10)
+    )
+    assert (packs(often), packs(seldom)) == (1, 0)
+    check([often])
+
+
 def test_products_read_the_old_weight_and_the_update_is_theirs() -> None:
     def step(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
         with torch.enable_grad():
