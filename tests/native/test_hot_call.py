@@ -19,6 +19,7 @@ from torch import nn
 
 import poptorch
 from pantile.errors import Error, InputMismatch
+from pantile.runtime.native.lane_library import LANE
 
 Executor = poptorch.PoplarExecutor
 
@@ -314,3 +315,25 @@ def test_the_counters_are_those_of_the_latest_call() -> None:
 
     assert [len(tensors) for tensors in second.values()] == [2, 2, 2, 2]
     assert second["input"][0][0] > first["output_complete"][0][0]
+
+
+def test_an_optimizer_that_rests_is_asked_about_once() -> None:
+    pair = hot_pair(lambda p: torch.optim.Adam(p, lr=0.01))
+    assert LANE.wait() is not None
+    pair.check(*batch(), calls=3)
+    known = pair.native._hot._update
+    left = known._promises_left
+    pair.check(*batch(), calls=5)
+    assert known._promises_left == left
+    edit_both(pair, set_lr)
+    pair.check(*batch(), calls=5)  # follows the number, then is told to rest again
+    assert known._promises_left == left - 1
+
+
+def test_a_hook_that_comes_late_is_run() -> None:
+    pair, calls = hot_pair(lambda p: torch.optim.Adam(p, lr=0.01)), []
+    assert LANE.wait() is not None
+    pair.check(*batch(), calls=3)
+    optimizer_of(pair.native).register_step_post_hook(lambda *_: calls.append(1))
+    pair.check(*batch(), calls=2)
+    assert len(calls) == 2

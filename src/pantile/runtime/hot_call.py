@@ -34,7 +34,7 @@ from pantile.runtime.held_objects import still_holds
 from pantile.runtime.native.lane_library import LANE
 from pantile.runtime.native.loop import has_memory
 from pantile.runtime.native.runner import Numbers, Runner
-from pantile.runtime.optimizer import Update
+from pantile.runtime.optimizer import HOOKS, Update
 from pantile.runtime.outputs import NO_BACKWARD
 from pantile.runtime.training import OptimizerControl
 from pantile.runtime.weights import Weights
@@ -48,6 +48,9 @@ _data_ptr = Tensor.data_ptr
 
 _FIRST = operator.itemgetter(0)
 """Builds the result of a model that returns one tensor."""
+
+_MOST_PROMISES = 64
+"""How often a lane is told not to ask about the optimizer: not for ever, if it asks all the same."""
 
 _END = object()
 """Ends a list of objects, so that a longer or shorter one differs in an element."""
@@ -133,7 +136,7 @@ class HotCall:
             links=instrument.links(),
             link=id(known.model),
             pull=known.pull,
-            prepare=None if update is None and control is None else self._prepare,
+            prepare=None if update is None and control is None else self._preparation(module),
             finish=runner.finish_whole,
             after=None if control is None or not control.keeps_state else control.after_run,
             backward=NO_BACKWARD,
@@ -150,6 +153,20 @@ class HotCall:
         if self._known.control is not None:
             self._known.control.before_run()
         return self._update is None or self._update.is_the_same()
+
+    def _preparation(self, module: Any) -> Callable[[], Any]:
+        """`_prepare` for a lane: it may also answer what must stay for the answer to stay."""
+        update, control = self._update, self._known.control
+        if update is None or (control is not None and control.keeps_state):
+            return self._prepare
+
+        def prepare() -> Any:
+            if not self._prepare():
+                return False
+            watched = update.depends_on()
+            return True if watched is None else module.Tables(watched)
+
+        return prepare
 
     def _call(self, arguments: tuple[Any, ...]) -> Any:
         """What the model returns for these arguments; `MISS` if this is another kind of call."""
@@ -215,6 +232,7 @@ class _KnownUpdate:
         lists = [group["params"] for group in bound.param_groups]
         self._still_holds = still_holds([self._groups, *lists, *bound.state.values()])
         self._read_shared = _shared_reader(self._bound)
+        self._promises_left = _MOST_PROMISES
         self._take_settings()
 
     def _take_settings(self) -> None:
@@ -225,6 +243,7 @@ class _KnownUpdate:
         self._shared = self._read_shared(bound)
         found = (value for (_, key), value in self._settings.items() if key != "params")
         self._fixed = all(map(_is_fixed, (self._shared, *found)))
+        self._is_new = True
         self._numbers.refresh()
 
     def is_the_same(self) -> bool:
@@ -242,9 +261,29 @@ class _KnownUpdate:
             return False
         if not self._same_settings():
             return self._follow()
+        self._is_new = False
         if not self._fixed:
             self._numbers.refresh()
         return True
+
+    def depends_on(self) -> list[Any] | None:
+        """The dicts and lists that `is_the_same` looked into; None if it must be asked again.
+
+        It must after new settings, which a scheduler may bring every time, and where a number can
+        change in place. An optimizer that counts its steps in an attribute is given up.
+        """
+        user, bound = self.user, self._bound
+        owners = [self._update, user, bound]
+        if self._is_new or not self._fixed or not self._promises_left:
+            return None
+        if hasattr(type(bound), "loss_scaling") or not all(hasattr(o, "__dict__") for o in owners):
+            return None
+        self._promises_left -= 1
+        hooks = [getattr(user, name, None) for name in HOOKS]
+        groups = [part for group in self._groups for part in (group, group["params"])]
+        found = [hook for hook in hooks if isinstance(hook, dict)]
+        states = [self._state, *self._state.values()]
+        return [*map(vars, owners), *found, self._groups, *groups, *states]
 
     def _follow(self) -> bool:
         """Take over new numbers; False if anything else is new, or a number decides more."""

@@ -85,6 +85,10 @@ class Current:
     feed: Feed
 
 
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+"""Where an optimizer keeps the functions that run before and after each update."""
+
+
 class Update:
     """Applies accumulated gradients to the weights."""
 
@@ -196,8 +200,7 @@ class Update:
     @property
     def has_hooks(self) -> bool:
         """Does the user want Python to run before or after each update?"""
-        before = getattr(self.user, "_optimizer_step_pre_hooks", None)
-        after = getattr(self.user, "_optimizer_step_post_hooks", None)
+        before, after = (getattr(self.user, HOOKS[0], None), getattr(self.user, HOOKS[1], None))
         return bool(before or after) and not self._strict
 
     def note_step(self) -> None:
@@ -206,14 +209,14 @@ class Update:
 
     def apply(self, gradients: Mapping[str, torch.Tensor], kind: UpdateKind) -> None:
         """One weight update."""
-        self._run_hooks("_optimizer_step_pre_hooks")
+        self._run_hooks(HOOKS[0])
         executable, values = self.prepared(gradients, kind)
         results = executable.run(values)
         for output, result in zip(executable.program.outputs, results, strict=True):
             key, _, name = output.name.partition("/")
             self.bound.state[self._tensors[name]][key] = result.clone()
         self.note_step()
-        self._run_hooks("_optimizer_step_post_hooks")
+        self._run_hooks(HOOKS[1])
 
     def _run_hooks(self, which: str) -> None:
         """The user's step hooks, as around `optimizer.step()`; on a device there are none."""

@@ -252,6 +252,7 @@ struct Parts {
   uint64_t* constants;
   Refs watched;
   Ref miss, tables, links, link, pull, prepare, finish, after, backward, build;
+  Ref prepared;  // tables: while they are the same, prepare() need not be asked
   Refs marks;  // object, name, value in turns
   Build how = OTHER;
   bool busy = false;
@@ -267,7 +268,7 @@ struct Parts {
     for (const Weight& weight : weights) Py_VISIT(weight.host.get());
     if (const int stop = visit_all(watched, visit, arg)) return stop;
     for (const Ref* ref : {&miss, &tables, &links, &link, &pull, &prepare, &finish, &after,
-                           &backward, &build})
+                           &backward, &build, &prepared})
       Py_VISIT(ref->get());
     return visit_all(marks, visit, arg);
   }
@@ -296,7 +297,7 @@ class Call {
 
   PyObject* run(PyObject* args) {
     bool failed = false;
-    if (!fits(args) || !pulled(failed) || !asked(parts_.prepare, failed) || !unchanged())
+    if (!fits(args) || !pulled(failed) || !prepared(failed) || !unchanged())
       return failed ? nullptr : missed();
     if (parts_.busy) return missed();  // a signal's handler calls: the long way explains it
     parts_.busy = true;
@@ -336,6 +337,19 @@ class Call {
     if (found == nullptr) return !(failed = PyErr_Occurred() != nullptr);
     Ref answer(PyObject_CallNoArgs(parts_.pull.get()));
     return !(failed = !answer);
+  }
+
+  // Asks prepare(), which says yes or no, or yes as long as tables are the same.
+  bool prepared(bool& failed) {
+    if (parts_.prepare.is_none()) return true;
+    const Ref known = Ref::to(parts_.prepared.get());
+    if (known && reinterpret_cast<Tables*>(known.get())->same()) return true;
+    Ref answer(PyObject_CallNoArgs(parts_.prepare.get()));
+    const int truth = answer ? PyObject_IsTrue(answer.get()) : -1;
+    failed = truth < 0;
+    if (truth > 0 && Py_TYPE(answer.get()) == Py_TYPE(parts_.tables.get()))
+      parts_.prepared = std::move(answer);
+    return truth > 0;
   }
 
   bool unchanged() const {
