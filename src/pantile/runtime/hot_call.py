@@ -50,7 +50,7 @@ _FIRST = operator.itemgetter(0)
 """Builds the result of a model that returns one tensor."""
 
 _MOST_PROMISES = 64
-"""How often a lane is told not to ask about the optimizer: not for ever, if it asks all the same."""
+"""How often a lane is told not to ask about the optimizer; no more, if it asks all the same."""
 
 _END = object()
 """Ends a list of objects, so that a longer or shorter one differs in an element."""

@@ -26,8 +26,8 @@ aten = torch.ops.aten
 _FEWEST_ROWS = 4
 """Of a product with a packed operand: fewer are as fast where it lies, if it comes from memory."""
 _OFTEN, _VERY_OFTEN = 8, 16
-"""Products that read an input, for which it is packed once; the second for few rows. From the second
-cache on, a row is multiplied with 512 x 128 numbers in 1.0 us if they are packed, else in 1.6."""
+"""Products that read an input, for which it is packed once; the second for few rows. From the
+second cache, a row is multiplied with 512 x 128 numbers in 1.0 us if packed, else in 1.6."""
 
 _ADDS = frozenset({aten.addmm.default, aten.baddbmm.default})
 PRODUCTS = (aten.mm.default, aten.bmm.default, *_ADDS)
