@@ -227,11 +227,13 @@ def place(writer: Writer) -> int:
         for pointer in function.used:
             if pointer.buffer.root.place is Place.ARENA:
                 lives.setdefault(pointer.buffer.root, []).append(number)
-    over: dict[Buffer, set[Buffer]] = {}
+    over: dict[
+        Buffer, list[Buffer]
+    ] = {}  # in the order they are read: the first that fits is taken
     for function in writer.functions:
         for new, old in function.over:
             if new.root in lives and old.root in lives:
-                over.setdefault(new, set()).add(old)
+                over.setdefault(new, []).append(old)
     found = [Life(buffer, min(used), max(used)) for buffer, used in lives.items()]
     return place_buffers(shared_places(found, over))
 
