@@ -227,9 +227,8 @@ def place(writer: Writer) -> int:
         for pointer in function.used:
             if pointer.buffer.root.place is Place.ARENA:
                 lives.setdefault(pointer.buffer.root, []).append(number)
-    over: dict[
-        Buffer, list[Buffer]
-    ] = {}  # in the order they are read: the first that fits is taken
+    # In the order of the reads, since the first that fits is taken: the text is the same each time.
+    over: dict[Buffer, list[Buffer]] = {}
     for function in writer.functions:
         for new, old in function.over:
             if new.root in lives and old.root in lives:
