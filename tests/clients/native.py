@@ -9,6 +9,13 @@ greatest value. Where that fails, float64 decides: the native engine may be at m
 far from it as eager PyTorch in float32 is (`rounding`). A second run from the start must have the
 bits of the first.
 
+What we promise is told apart, as `share`: how many times eager's own distance from float64 ours is,
+of the tensor where that is most; two is the promise.
+
+    share = ours / (eager's + 5e-7), each a part of the tensor's greatest value
+
+Eager's one run can be close by luck, so `typical` is the same with the largest distance of five.
+
     python -m tests.clients.native plain transformer         one model, its verdict as JSON
 """
 
@@ -40,7 +47,7 @@ from torch import nn
 import poptorch
 
 CLOSE = 1e-5
-SHARE, SLACK, NUDGES = 4.0, 1e-6, 4
+SHARE, SLACK, NUDGES, PROMISE = 4.0, 1e-6, 4, 2.0
 """How far from float64: this many times eager's own distance, and a little; eager is also run with
 its weights moved by their last bit so many times, since one run can be close by luck."""
 
@@ -62,6 +69,9 @@ class NativeVerdict:
     seconds: float = 0.0
     lowering: str = "-"
     """Who wrote the code: our kernels, or Inductor."""
+    share: float = 0.0
+    typical: float = 0.0
+    """How many times eager's own error ours is; see the top of the file."""
 
 
 def judge_native(client: Client) -> NativeVerdict:
@@ -83,9 +93,11 @@ def judge_native(client: Client) -> NativeVerdict:
             n for n in native.results if not same_bits(native.results[n], again.results[n])
         ]:
             return NativeVerdict("wrong", detail=f"another run has other bits in {changed[0]}")
-        outcome, difference, detail = _compare(native.results, halfway, batches[1])
+        accuracy = _Accuracy.of(native.results, halfway, batches[1])
+        outcome, difference, detail = _compare(native.results, accuracy)
     times = (native.compile_seconds, native.seconds)
-    return NativeVerdict(outcome, difference, detail, *times, native.lowering)
+    shares = (accuracy.share(1), accuracy.share(NUDGES + 1))
+    return NativeVerdict(outcome, difference, detail, *times, native.lowering, *shares)
 
 
 def judge_apart(family: str, name: str, *, timeout: float = 900.0) -> NativeVerdict:
@@ -188,8 +200,36 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> S
     return snapshot(model, optimizer, result)
 
 
-def _compare(native: Snapshot, halfway: _Halfway, batch: Batch) -> tuple[Outcome, float, str]:
-    eager = halfway.go_on(batch)
+@dataclass(frozen=True)
+class _Accuracy:
+    """How far from float64 each tensor is after the second step."""
+
+    eager: Snapshot
+    ours: dict[str, float]
+    theirs: dict[str, list[float]]
+    """Of eager's own run, and of those with nudged weights."""
+
+    @staticmethod
+    def of(native: Snapshot, halfway: _Halfway, batch: Batch) -> _Accuracy:
+        wide = halfway.go_on(batch, torch.float64)
+        runs = [halfway.go_on(batch, nudge=nudge) for nudge in range(NUDGES + 1)]
+        names = [n for n in runs[0] if n in native and n != "random state"]
+        ours = {name: _distance(native[name], wide[name]) for name in names}
+        theirs = {n: [_distance(run[n], wide[n]) for run in runs] for n in names}
+        return _Accuracy(runs[0], ours, theirs)
+
+    def share(self, runs: int) -> float:
+        """The most that our distance is of eager's, which is the largest of so many runs."""
+        shares = (
+            distance / (max(self.theirs[name][:runs]) + SLACK / PROMISE)
+            for name, distance in self.ours.items()
+            if distance > 0
+        )
+        return max(shares, default=0.0)
+
+
+def _compare(native: Snapshot, accuracy: _Accuracy) -> tuple[Outcome, float, str]:
+    eager = accuracy.eager
     if native.keys() != eager.keys():
         return "wrong", 0.0, f"different names: {sorted(native.keys() ^ eager.keys())[:5]}"
     names = [name for name in eager if name != "random state"]
@@ -198,12 +238,9 @@ def _compare(native: Snapshot, halfway: _Halfway, batch: Batch) -> tuple[Outcome
     far = [name for name in names if not distances[name] <= CLOSE]
     if not far:
         return "close", distances[worst], ""
-    wide = halfway.go_on(batch, torch.float64)
-    runs = [eager, *(halfway.go_on(batch, nudge=n) for n in range(1, NUDGES + 1))]
     wrong = []
     for name in far:
-        ours = _distance(native[name], wide[name])
-        theirs = max(_distance(run[name], wide[name]) for run in runs)
+        ours, theirs = accuracy.ours[name], max(accuracy.theirs[name])
         if not ours <= SHARE * theirs + SLACK:
             wrong.append(f"{name}: {ours:.1e} from float64, eager {theirs:.1e}")
     if wrong:

@@ -25,7 +25,7 @@ from collections import Counter
 
 import torch
 from tests.clients.client import Client, complaint, judge
-from tests.clients.native import judge_apart, native_complaint
+from tests.clients.native import PROMISE, judge_apart, native_complaint
 from tests.clients.torchvision_ops import declare_missing_ops
 
 FAMILIES = ("plain", "timm", "torchvision", "transformers")
@@ -86,12 +86,17 @@ def _report_reference(clients: list[tuple[str, Client]]) -> Report:
 def _report_native(clients: list[tuple[str, Client]]) -> Report:
     outcomes: Counter[str] = Counter()
     complaints = []
-    print(f"{'family':13} {'model':30} {'outcome':9} {'differs':>8} {'compile':>8} code by")
+    print(
+        f"{'family':13} {'model':30} {'outcome':9} {'differs':>8} {'share':>7} {'typical':>7} "
+        f"{'compile':>8} code by"
+    )
     for family, client in clients:
         verdict = judge_apart(family, client.name)
         outcomes[verdict.outcome] += 1
         outcomes[f"by {verdict.lowering}"] += 1
-        numbers = f"{verdict.difference:8.1e} {verdict.compile_seconds:7.1f}s {verdict.lowering:8}"
+        outcomes["within twice eager's error"] += 0 < verdict.share <= PROMISE
+        numbers = f"{verdict.difference:8.1e} {verdict.share:7.2f} {verdict.typical:7.2f} "
+        numbers += f"{verdict.compile_seconds:7.1f}s {verdict.lowering:8}"
         detail = verdict.detail.partition("\n")[0]
         print(f"{family:13} {client.name:30} {verdict.outcome:9} {numbers} {detail}", flush=True)
         complaints += [text] if (text := native_complaint(client, verdict)) else []

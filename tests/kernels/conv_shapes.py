@@ -16,10 +16,13 @@ from pantile.lowering.kernels.build import flags
 TEMPLATES = Path(pantile.lowering.__file__).parent / "kernels" / "templates"
 FILES = (
     "vector.h",
+    "math.h",
+    "halves.h",
     "conv.h",
     "conv_forward.h",
     "conv_input.h",
     "conv_weight.h",
+    "conv_pairs.h",
     "depthwise.h",
     "winograd.h",
     "winograd_weight.h",
@@ -79,11 +82,12 @@ def in_form(form: str, text: str, shared: Mapping[str, str], shapes: Sequence[Sh
     return [text.format(i=i, c=shape.cpp()) for i, shape in enumerate(shapes)]
 
 
-def built(kernels: list[str], folder: Path) -> ctypes.CDLL:
+def built(kernels: list[str], folder: Path, *options: str) -> ctypes.CDLL:
     text = [(TEMPLATES / name).read_text() for name in FILES] + kernels
     source, library = folder / "program.cpp", folder / "program.so"
     source.write_text("\n".join(text))
-    subprocess.run(["g++", *flags(), "-shared", str(source), "-o", str(library)], check=True)
+    command = ["g++", *flags(), *options, "-shared", str(source), "-o", str(library)]
+    subprocess.run(command, check=True)
     return ctypes.CDLL(str(library))
 
 

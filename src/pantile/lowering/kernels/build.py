@@ -66,6 +66,11 @@ def has_tiles() -> bool:
     return cpu() == "native" and matrix_unit.is_wanted() and matrix_unit.is_granted()
 
 
+def multiplies_pairs() -> bool:
+    """Do convolutions multiply pairs of bfloat16? See templates/conv_pairs.h."""
+    return cpu() == "native" and matrix_unit.multiplies_pairs()
+
+
 def target() -> tuple[str, bool]:
     """What code is written for: the CPU, and whether its unit for matrices is used."""
     return cpu(), has_tiles()

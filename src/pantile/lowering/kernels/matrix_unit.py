@@ -15,7 +15,8 @@ from functools import cache
 SWITCH = "PANTILE_TILES"
 """The environment variable that keeps products away from the unit, if it is `0`."""
 
-_FLAGS = frozenset({"amx_tile", "amx_bf16", "avx512_bf16"})
+_PAIRS = "avx512_bf16"
+_FLAGS = frozenset({"amx_tile", "amx_bf16", _PAIRS})
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -27,16 +28,29 @@ def is_wanted() -> bool:
 @cache
 def is_granted() -> bool:
     """Ask for the unit; may programs of this process use it?"""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or not _is_there():
+    if not _flags() >= _FLAGS:
         return False
     answer: int = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
     return answer == 0
 
 
-def _is_there() -> bool:
+@cache
+def multiplies_pairs() -> bool:
+    """Does the vector unit multiply pairs of bfloat16 faster than floats?
+
+    CPUs with a unit for matrices have the instruction, too, but at less than the speed of floats.
+    """
+    return _PAIRS in _flags() and "amx_tile" not in _flags()
+
+
+@cache
+def _flags() -> frozenset[str]:
+    """What Linux says that this CPU can do."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return frozenset()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             flags = next((line for line in lines if line.startswith("flags")), "")
     except OSError:
-        return False
-    return set(flags.split()) >= _FLAGS
+        return frozenset()
+    return frozenset(flags.split())

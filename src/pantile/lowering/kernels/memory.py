@@ -8,7 +8,7 @@ c                    ████████
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -137,7 +137,7 @@ class Life:
     last: int
 
 
-def shared_places(lives: Sequence[Life], over: Mapping[Buffer, Collection[Buffer]]) -> list[Life]:
+def shared_places(lives: Sequence[Life], over: Mapping[Buffer, Sequence[Buffer]]) -> list[Life]:
     """Lives in which a buffer that may be written over another one is a part of that one's.
 
     `over` says which buffers each one may take the place of, if they are not used any more.

@@ -40,6 +40,7 @@ TEMPLATES = (
     "conv_forward.h",
     "conv_input.h",
     "conv_weight.h",
+    "conv_pairs.h",
     "winograd.h",
     "winograd_weight.h",
     "depthwise.h",
@@ -92,6 +93,7 @@ _FAMILIES = {
     "conv_weight<": (100, 60),
     "conv_by<": (85, 60),
     "conv_input<": (140, 0),
+    "conv_input_pairs<": (140, 0),
     "conv_forward": (110, 0),
     "emm": (75, 60),
     "pool": (55, 0),
@@ -208,6 +210,7 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
         "lanes.h": ("emm<",),
         "gemm.h": ("emm<",),
         "tiles.h": ("emm<",) if has_tiles() else (),
+        "conv_pairs.h": ("Pairs<", "_pairs<"),
         "winograd.h": ("Winograd", "winograd"),
         "winograd_weight.h": ("WinogradWeight<", "winograd_weight"),
         "pool.h": ("Pool<",),
@@ -227,11 +230,12 @@ def place(writer: Writer) -> int:
         for pointer in function.used:
             if pointer.buffer.root.place is Place.ARENA:
                 lives.setdefault(pointer.buffer.root, []).append(number)
-    over: dict[Buffer, set[Buffer]] = {}
+    # In the order of the reads, since the first that fits is taken: the text is the same each time.
+    over: dict[Buffer, list[Buffer]] = {}
     for function in writer.functions:
         for new, old in function.over:
             if new.root in lives and old.root in lives:
-                over.setdefault(new, set()).add(old)
+                over.setdefault(new, []).append(old)
     found = [Life(buffer, min(used), max(used)) for buffer, used in lives.items()]
     return place_buffers(shared_places(found, over))
 

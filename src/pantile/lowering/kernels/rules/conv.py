@@ -18,6 +18,7 @@ from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.rules.geometry import Geometry
+from pantile.lowering.kernels.rules.pairs import by_pairs
 from pantile.lowering.kernels.rules.winograd import paying
 from pantile.lowering.kernels.sharing import opened_table
 from pantile.lowering.kernels.trace import Trace
@@ -76,8 +77,10 @@ class ConvForward(_Conv):
         """Write the kernel."""
         node = kernel.anchor
         source, weight = self.operands(node)
-        x = wide_image(writer, source)
-        form = Form.of(self.geometry(node), (source, weight, node), x, None)
+        nodes = source, weight, node
+        pairs = by_pairs(self.geometry(node), nodes, "forward")
+        x = image_of_pairs(writer, source) if pairs else wide_image(writer, source)
+        form = Form.of(self.geometry(node), nodes, x, None, pairs=pairs)
         trace = Trace(writer.plan)
         axes = named_axes(node, "n c h w")
         if node.args[2] is not None:
@@ -93,8 +96,10 @@ class ConvInput(_Conv):
         """Write the kernel."""
         node = kernel.anchor
         gradient, weight = self.operands(node)
-        dy = wide_image(writer, gradient)
-        form = Form.of(self.geometry(node), (node, weight, gradient), None, dy)
+        nodes = node, weight, gradient
+        pairs = by_pairs(self.geometry(node), nodes, "input")
+        dy = image_of_pairs(writer, gradient) if pairs else wide_image(writer, gradient)
+        form = Form.of(self.geometry(node), nodes, None, dy, pairs=pairs)
         axes = named_axes(node, "n c h w")
         form.write_images(kernel, writer, Trace(writer.plan), axes, "input", dy)
 
@@ -138,6 +143,8 @@ class Form:
     """The weight is most of the data: each panel of it is packed as its turn comes."""
     winograd: frozenset[str]
     """What is computed by fewer multiplications: `forward`, `input`, `weight`."""
+    pairs: bool
+    """The source is of words of two channels, and so is the packed weight."""
 
     @staticmethod
     def of(
@@ -145,23 +152,30 @@ class Form:
         nodes: tuple[fx.Node, fx.Node, fx.Node],
         x: Operand | None,
         y: Operand | None,
+        *,
+        pairs: bool = False,
     ) -> Form:
-        """The nodes have the shapes of images, weight and results."""
-        (n, ic, h, w), weight, (_, oc, oh, ow) = (shape_of(node) for node in nodes)
+        """The nodes have the shapes of images, weight and results.
+
+        With `pairs` the images that are given, as x or y, are counted in words.
+        """
+        (n, ic, h, w), weight, (_, oc, oh, ow) = shapes = [shape_of(node) for node in nodes]
         groups = geometry.groups
         alone = 1 < groups == ic == oc
         inputs, outputs = (ic, oc) if alone else (ic // groups, oc // groups)
+        word = 2 if pairs else 1
+        inputs, outputs = inputs // (word if x else 1), outputs // (word if y else 1)
         numbers = [n, inputs, h, w, outputs, oh, ow, weight[2], weight[3]]
         numbers += [*geometry.stride, *geometry.padding, *geometry.dilation]
         for operand, (channels, rows, columns) in ((x, (ic, h, w)), (y, (oc, oh, ow))):
             if operand is None:
                 numbers += [rows * columns * channels, columns * channels, channels]
             else:
-                numbers += [operand.strides[0], operand.strides[2], operand.strides[3]]
+                numbers += [operand.strides[dim] // word for dim in (0, 2, 3)]
         text = f"Conv<{', '.join(map(str, numbers))}>"
-        winograd = paying(geometry, (n, ic, h, w), weight, (n, oc, oh, ow))
-        packs = groups == 1 and n * ic * h * w <= min(_NEAR, prod(weight))
-        return Form(text, groups, inputs, outputs, nodes[1], alone, packs, winograd)
+        winograd = frozenset[str]() if pairs else paying(geometry, *shapes)
+        packs = not pairs and groups == 1 and n * ic * h * w <= min(_NEAR, prod(weight))
+        return Form(text, groups, inputs, outputs, nodes[1], alone, packs, winograd, pairs)
 
     @property
     def _loop(self) -> str:
@@ -192,7 +206,8 @@ class Form:
         kind = "depthwise" if self.depthwise else "conv"
         weight = f"{packed.name} + group * {self.text}::packed_{to}" if self._loop else packed.name
         x = self._from(given.pointer.name, read)
-        call = f"{self._loop}{kind}_{to}<{self.text}>({x}, {weight}"
+        pairs = "_pairs" if self.pairs else ""
+        call = f"{self._loop}{kind}_{to}{pairs}<{self.text}>({x}, {weight}"
         if packs:
             writer.need_scratch(f"{self.text}::forward_floats")
             call = f"conv_forward_packing<{self.text}>({x}, {packed.name}, scratch"
@@ -203,8 +218,9 @@ class Form:
                 plan = opened_table("WinogradPlan", f"winograd_plan<{self._winograd(to)}>")
                 call = f"winograd_by<{_panel(made)}>({plan}, {x}, {packed.name}, scratch"
         elif _shares_loops(writer) and not self._loop and not self.depthwise and read > _FEW:
-            plan = opened_table("ConvPlan", f"conv_plan<Conv{to.capitalize()}<{self.text}>>")
-            call = f"conv_by<{_panel(made)}>({plan}, {x}, {packed.name}"
+            way = f"Conv{to.capitalize()}{'Pairs' if self.pairs else ''}<{self.text}>"
+            plan = opened_table("ConvPlan", f"conv_plan<{way}>")
+            call = f"conv_by<{_panel(made)}>({plan}, (const float*){x}, {packed.name}"
         pointers = [given.pointer, packed]
         emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
 
@@ -259,8 +275,11 @@ class Form:
         """The weight in the order that a kernel reads it."""
         oc, ic, kh, kw = shape_of(self.weight)
         plain = self._plain(writer)
-        panels, rest = (oc // self.groups, ic) if order == "forward" else (ic, oc // self.groups)
-        function, size = f"pack_{order}", f"{self.text}::packed_{order}"
+        panels, rest = self.outputs, self.inputs
+        if order == "input":
+            panels, rest = rest, panels
+        function = f"pack_{order}_pairs" if self.pairs else f"pack_{order}"
+        size = f"{self.text}::packed_{order}"
         taps = kh * kw
         if self.depthwise:
             panels, rest = oc, 1
@@ -328,11 +347,19 @@ def wide_image(writer: Writer, node: fx.Node) -> Operand:
     return image(writer, node, wide=True)
 
 
-def image(writer: Writer, node: fx.Node, *, wide: bool = False) -> Operand:
+def image_of_pairs(writer: Writer, node: fx.Node) -> Operand:
+    """Images of 16 bits as words of two channels: all steps are even."""
+    found = image(writer, node)
+    if any(stride % 2 for stride in (found.strides[0], *found.strides[2:])):
+        found = image(writer, node, as_it_lies=False)
+    return found
+
+
+def image(writer: Writer, node: fx.Node, *, wide: bool = False, as_it_lies: bool = True) -> Operand:
     """Images whose channels lie side by side."""
     axes = [Axis(size) for size in shape_of(node)]
     shape = shape_of(node)
-    found = strided(writer, node, axes, order=CHANNELS_LAST, wide=wide)
+    found = strided(writer, node, axes, order=CHANNELS_LAST, as_it_lies=as_it_lies, wide=wide)
     lies = all(stride or size == 1 for stride, size in zip(found.strides, shape, strict=True))
     if not lies or found.strides[1] not in (0, 1):
         found = strided(writer, node, axes, order=CHANNELS_LAST, as_it_lies=False, wide=wide)

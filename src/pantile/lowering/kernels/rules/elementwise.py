@@ -70,7 +70,7 @@ def _order(writer: Writer, node: fx.Node) -> list[int] | None:
     """The dims in the order of the largest value that is read, if that has the same shape."""
     if writer.images and len(shape_of(node)) == 4:
         return None
-    for leaf in writer.plan.leaves(node):
+    for leaf in sorted(writer.plan.leaves(node)):
         buffer = writer.plan.buffer(leaf)
         if buffer is not None and buffer.shape == shape_of(node):
             strides = buffer.strides

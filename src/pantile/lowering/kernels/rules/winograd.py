@@ -24,22 +24,27 @@ _WORTH = 0.9
 _Shape = Sequence[int]
 
 
-def paying(geometry: Geometry, images: _Shape, weight: _Shape, results: _Shape) -> frozenset[str]:
-    """For which of `forward`, `input` and `weight` it pays, by the shapes of the convolution."""
+def paying(
+    geometry: Geometry, images: _Shape, weight: _Shape, results: _Shape, *, at_once: int = 1
+) -> frozenset[str]:
+    """For which of `forward`, `input` and `weight` it pays, by the shapes of the convolution.
+
+    `at_once`: what the direct way multiplies in the time of one.
+    """
     ones = (*geometry.stride, *geometry.dilation, geometry.groups)
     if tuple(weight[2:]) != (3, 3) or set(ones) != {1} or max(geometry.padding) > 2:
         return frozenset()
     outputs, inputs = weight[:2]
     hits = images[0] * prod(map(_hits, images[2:], results[2:], geometry.padding))
     there = {
-        "forward": _pays(_tiles(results), hits, inputs, outputs),
-        "input": _pays(_tiles(images), hits, outputs, inputs),
-        "weight": not outputs % _VECTOR and _pays(_tiles(results), hits, inputs, outputs),
+        "forward": _pays(_tiles(results), hits, inputs, outputs, at_once),
+        "input": _pays(_tiles(images), hits, outputs, inputs, at_once),
+        "weight": not outputs % _VECTOR and _pays(_tiles(results), hits, inputs, outputs, at_once),
     }
     return frozenset(way for way, pays in there.items() if pays)
 
 
-def _pays(tiles: int, hits: int, k: int, m: int) -> bool:
+def _pays(tiles: int, hits: int, k: int, m: int, at_once: int) -> bool:
     """From K channels to M; `hits` are pairs of a result and a tap that meet a pixel."""
     if k % _VECTOR:
         return False
@@ -47,7 +52,8 @@ def _pays(tiles: int, hits: int, k: int, m: int) -> bool:
     pairs = k * m
     far = _FROM_AFAR * pairs if 9 * pairs > _FAR else 0
     here = tiles * (16 * pairs + _SOURCE * k + _RESULT * m) + _PACK * pairs + 16 * far
-    return here <= _WORTH * (hits * pairs + _PACK_DIRECT * pairs + 9 * far)
+    direct = (hits + _PACK_DIRECT) * pairs + 9 * far
+    return here <= _WORTH * direct / at_once
 
 
 def _tiles(shape: _Shape) -> int:

@@ -26,14 +26,16 @@ constexpr int CONV_WAITING_FLOATS = 6 * 1024;
 // i * STEP + OFFSET + j * NEXT of WIDTH, its K channels in chunks; columns are XW apart, images XN.
 // XROW, WROW: from row tap to row tap; WSTEP: from channel to channel; AHEAD: to the source of the
 // next strip; FETCH: to what is asked for of a weight that comes from memory (0: nothing is).
+// PAIRS: all numbers are words of two bfloat16 (conv_pairs.h).
 template <int COUNT_, int IMAGES_, int STEP_, int WIDTH_, int TAPS_, int OFFSET_, int NEXT_, int K_,
           int CHUNK_, int XW_, int XN_, int XROW_, int WTAP_, int WROW_, int WSTEP_, int AHEAD_,
-          int NV_, int FETCH_ = 0>
+          int NV_, bool PAIRS_ = false, int FETCH_ = 0>
 struct ConvRow {
   static constexpr int COUNT = COUNT_, IMAGES = IMAGES_, STEP = STEP_, WIDTH = WIDTH_;
   static constexpr int TAPS = TAPS_, OFFSET = OFFSET_, NEXT = NEXT_, K = K_, CHUNK = CHUNK_;
   static constexpr int XW = XW_, XN = XN_, XROW = XROW_, WTAP = WTAP_, WROW = WROW_;
   static constexpr int WSTEP = WSTEP_, AHEAD = AHEAD_, NV = NV_, NR = NV * LANES, FETCH = FETCH_;
+  static constexpr bool PAIRS = PAIRS_;
   static constexpr int TILES = conv_max(1, conv_ceil(COUNT, conv_pixels(NV)));
   static constexpr int WIDE = conv_ceil(COUNT, TILES);
 
@@ -79,8 +81,12 @@ INLINE void conv_add(const float* x, const float* panel, int count,
         __builtin_prefetch(panel + (i64)k * G::WSTEP + G::FETCH + v, 0, 2);
     UNROLLED for (int image = 0; image < IMAGES; image++)
       UNROLLED for (int i = FROM; i < TO; i++) {
-        vec pixel = spread(x[(i64)image * G::XN + i * G::STEP * G::XW + k]);
-        UNROLLED for (int v = 0; v < G::NV; v++) sums[image][i][v] += pixel * weights[v];
+        const float* from = x + (i64)image * G::XN + i * G::STEP * G::XW + k;
+        const vec pixel = G::PAIRS ? spread_pair(from) : spread(*from);
+        UNROLLED for (int v = 0; v < G::NV; v++) {
+          vec& sum = sums[image][i][v];
+          sum = G::PAIRS ? add_pairs(sum, pixel, weights[v]) : sum + pixel * weights[v];
+        }
       }
   };
   x = conv_afresh(x);
@@ -304,8 +310,8 @@ constexpr int conv_images(int pixels, int vectors, int images) {
   return conv_min(images, conv_max(1, conv_pixels(vectors) / pixels));
 }
 
-// PLAIN: the weight is in the plain order.
-template <class C, bool PLAIN = false>
+// PLAIN: the weight is in the plain order. PAIRS: x and weight are words of two bfloat16.
+template <class C, bool PLAIN = false, bool PAIRS = false>
 struct ConvForward {
   static constexpr int N = C::N, HEIGHT = C::OH, WIDTH = C::OW, CHANNELS = C::OC, K = C::IC;
   static constexpr int NR = C::forward_panel, NV = NR / LANES, PANELS = C::forward_panels;
@@ -334,7 +340,7 @@ struct ConvForward {
   INLINE void row(const float* x, const float* panel, int rows, int count, bool whole, float* out,
                   bool fresh) {
     using G = ConvRow<C::OW, IMAGES, C::SW, C::W, C::KW, -C::PW, C::DW, C::IC, CHUNK, C::XW, C::XN,
-                      C::DH * C::XH, WTAP, WROW, WSTEP, AHEAD, NV, FAR ? 8192 : 0>;
+                      C::DH * C::XH, WTAP, WROW, WSTEP, AHEAD, NV, PAIRS, FAR ? 8192 : 0>;
     conv_row<G, C::N % IMAGES>(x, panel, rows, count, whole, out, fresh);
   }
 };

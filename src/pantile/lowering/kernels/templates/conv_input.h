@@ -20,7 +20,8 @@ struct ConvPhase {
   static constexpr int NEXT = -(D * EVERY) / S;
 };
 
-template <class C>
+// PAIRS: dy and weight are words of two bfloat16.
+template <class C, bool PAIRS = false>
 struct ConvInput {
   static constexpr int N = C::N, HEIGHT = C::H, WIDTH = C::W, CHANNELS = C::IC, K = C::OC;
   static constexpr int NR = C::input_panel, NV = NR / LANES, PANELS = C::input_panels;
@@ -56,7 +57,8 @@ struct ConvInput {
     using Rows = ConvPhase<0, C::KH, C::SH, C::PH, C::DH>;  // its step is the same in all phases
     using G = ConvRow<width(PHASE), IMAGES, 1, C::OW, Columns::COUNT, Columns::OFFSET,
                       Columns::NEXT, C::OC, CHUNK, C::YW, C::YN, Rows::NEXT * C::YH,
-                      WTAP * Columns::EVERY, WROW * Rows::EVERY, NR, PHASE ? 0 : AHEAD, NV>;
+                      WTAP * Columns::EVERY, WROW * Rows::EVERY, NR, PHASE ? 0 : AHEAD, NV,
+                      PAIRS>;
     conv_row<G, C::N % IMAGES>(dy, panel + (i64)Columns::FIRST * WTAP, rows, count, whole,
                                out + before(PHASE) * IMAGES * NR, fresh);
     if constexpr (PHASE + 1 < PHASES)

@@ -5,26 +5,6 @@
 // Compiled once for all who call it; without `noclone`, gcc copies it for every caller's strides.
 #define SHARED static __attribute__((noinline, noclone))
 
-typedef int lane_mask __attribute__((vector_size(4 * LANES)));
-
-// Does this CPU multiply pairs of bfloat16 and add both products to a float? See pairs.h.
-#if defined(__AVX512BF16__)
-constexpr bool MULTIPLIES_PAIRS = true;
-#else
-constexpr bool MULTIPLIES_PAIRS = false;
-#endif
-
-// Written as the instruction itself: each compiler has another name and other types for it.
-INLINE vec add_pairs(vec sum, vec a, vec b) {
-#if defined(__AVX512BF16__)
-  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-#endif
-  return sum;
-}
-
-// A word in all lanes. As a number, not as a float: it must not be computed with.
-INLINE vec spread_pair(const float* word) { return (vec)(lane_mask{} + *(const i32*)word); }
-
 constexpr int pieces(i64 a, i64 b) { return (a + b - 1) / b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 constexpr int round_lanes(int a) { return pieces(a, LANES) * LANES; }

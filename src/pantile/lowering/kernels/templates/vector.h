@@ -32,10 +32,33 @@ constexpr int LANES = 4, REGISTERS = 16;
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float loose_vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int lane_mask __attribute__((vector_size(4 * LANES)));
 
 INLINE vec load(const float* from) { return *(const loose_vec*)from; }
 INLINE void store(float* to, vec value) { *(loose_vec*)to = value; }
 INLINE vec spread(float value) { return vec{} + value; }
+
+// Does this CPU multiply pairs of bfloat16 and add both products to a float? See pairs.h.
+#if defined(__AVX512BF16__)
+constexpr bool MULTIPLIES_PAIRS = true;
+#else
+constexpr bool MULTIPLIES_PAIRS = false;
+#endif
+
+// Written as the instruction itself: each compiler has another name and other types for it. Other
+// CPUs multiply one half of the words after the other, which only tests want.
+INLINE vec add_pairs(vec sum, vec a, vec b) {
+#if defined(__AVX512BF16__)
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  const lane_mask first = (lane_mask)a, second = (lane_mask)b, upper = lane_mask{} - (1 << 16);
+  return sum + (vec)(first << 16) * (vec)(second << 16) + (vec)(first & upper) * (vec)(second & upper);
+#endif
+}
+
+// A word in all lanes. As a number, not as a float: it must not be computed with.
+INLINE vec spread_pair(const float* word) { return (vec)(lane_mask{} + *(const i32*)word); }
 
 // What is computed with, for what lies in memory; halves.h has those of 16 bits.
 INLINE float widened(float value) { return value; }
