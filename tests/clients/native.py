@@ -121,6 +121,8 @@ def native_complaint(client: Client, verdict: NativeVerdict) -> str:
         expected = verdict.outcome == "refused" and client.refusal in verdict.detail
     else:
         expected = verdict.outcome in ("close", "rounding")
+        if expected and "inductor" in verdict.lowering:
+            return f"{client.name} was left to Inductor"
     return "" if expected else f"{client.name} is {verdict.outcome}: {verdict.detail}"
 
 

@@ -1,6 +1,6 @@
 """Where a convolution multiplies pairs of bfloat16: wherever the CPU does, and channels are even.
 
-See templates/conv_pairs.h. It takes half of the time of floats in all layers that were measured.
+See templates/conv_pairs.h. It is 1.7 to 2.2 times as fast as floats are, Winograd's way aside.
 """
 
 from __future__ import annotations
