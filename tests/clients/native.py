@@ -89,6 +89,8 @@ def judge_native(client: Client) -> NativeVerdict:
         if not native.compile_seconds:
             detail = "; ".join(native.messages) or "no native program was used"
             return NativeVerdict("reference", detail=detail)
+        if failed := [m for m in native.messages if "our kernels cannot be used" in m]:
+            return NativeVerdict("wrong", detail=failed[0])
         if changed := [
             n for n in native.results if not same_bits(native.results[n], again.results[n])
         ]:
@@ -121,8 +123,6 @@ def native_complaint(client: Client, verdict: NativeVerdict) -> str:
         expected = verdict.outcome == "refused" and client.refusal in verdict.detail
     else:
         expected = verdict.outcome in ("close", "rounding")
-        if expected and "inductor" in verdict.lowering:
-            return f"{client.name} was left to Inductor"
     return "" if expected else f"{client.name} is {verdict.outcome}: {verdict.detail}"
 
 

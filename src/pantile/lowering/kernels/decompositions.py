@@ -192,7 +192,16 @@ def _index_put(
     return torch.where(mask, values.reshape(()), x)
 
 
+def _softmax_backward(
+    gradient: torch.Tensor, output: torch.Tensor, dim: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """As eager's kernel has it: subtracted first, less is lost where gradients are alike."""
+    mean = torch.sum(gradient * output, dim, keepdim=True)
+    return ((gradient - mean) * output).to(dtype)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
+    aten._softmax_backward_data.default: _softmax_backward,
     aten.var_mean.correction: _var_mean,
     aten._embedding_bag.default: embedding_bag,
     aten._embedding_bag_backward.default: embedding_bag_backward,
