@@ -33,7 +33,7 @@ extern "C" void run_{i}(const float* A, const float* B, float* C, float* scratch
   auto add = [&](int m, int n0, int count, const float* row) INLINE_CALL {{
     LANEWISE for (int j = 0; j < count; j++) C[m * {N} + n0 + j] += row[j];
   }};
-  gemm<Gemm<{args}>>(A, B, scratch, t, T, add, Ahead{{C, {N}}});
+  gemm<Gemm<{args}>>(A, B, scratch, t, T, add, Ahead{{{N}, 1, {{C}}}});
 }}
 """
 

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import fx
 
+from pantile.lowering.kernels.expressions import is_view
 from pantile.lowering.kernels.pointwise import POINTWISE
 from pantile.lowering.kernels.types import dtype_of, shape_of
 
 DEAR = 3.5
 """A value that costs more than so many additions is computed once."""
+_LONG_ROW = 64
+"""So long a row may be cut in tiles, and what is computed once for a row is computed for each."""
 FOR_A_ROW = 0.3
 """The cost for each element of what is computed once for a row."""
 
@@ -37,3 +40,14 @@ def is_row_wise(value: fx.Node, node: fx.Node) -> bool:
     if not isinstance(have, torch.Tensor) or not isinstance(want, torch.Tensor) or not want.dim():
         return False
     return want.shape[-1] > 1 and (not have.dim() or have.shape[-1] == 1)
+
+
+def is_spread(value: fx.Node) -> bool:
+    """Is a value used for the whole of a long row, seen through views?"""
+    for user in value.users:
+        if is_view(user):
+            if is_spread(user):
+                return True
+        elif is_row_wise(value, user) and user.meta["val"].shape[-1] >= _LONG_ROW:
+            return True
+    return False

@@ -22,7 +22,7 @@ from torch import fx
 from pantile.lowering.kernels import operators as own
 from pantile.lowering.kernels.checks import SEVERAL, check_operators, check_outputs
 from pantile.lowering.kernels.constants import constant_nodes, worth_memory
-from pantile.lowering.kernels.costs import DEAR, FOR_A_ROW, is_row_wise, narrower
+from pantile.lowering.kernels.costs import DEAR, FOR_A_ROW, is_row_wise, is_spread, narrower
 from pantile.lowering.kernels.expressions import (
     CONSTANTS,
     LOOKUPS,
@@ -40,6 +40,7 @@ from pantile.lowering.kernels.radix import Radix, radix_of
 from pantile.lowering.kernels.recompute import recompute
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
+from pantile.lowering.kernels.triangles import triangles
 from pantile.lowering.kernels.types import dtype_of, shape_of
 
 aten = torch.ops.aten
@@ -113,6 +114,8 @@ class Plan:
         self.outputs: list[fx.Node] = list(self.nodes[-1].args[0])  # type: ignore[arg-type]
         self.targets: dict[fx.Node, fx.Node] = {}
         """The input that a value is the new content of."""
+        self._early: set[fx.Node] = set()
+        """Single numbers that are made of inputs alone, such as the count of steps."""
         self._leaves: dict[fx.Node, frozenset[fx.Node]] = {}
         check_operators(self.nodes, families)
         check_outputs(self.outputs)
@@ -125,6 +128,8 @@ class Plan:
             self._realise()
         self.pieces = self._find_pieces()
         """Values that are computed where a concatenation wants them."""
+        self.triangles = triangles(self.nodes)
+        """Products of which a half is left out."""
         self.kernels = self._kernels()
         self.wanted = self._read_elsewhere()
         """Values that somebody outside their kernel reads: the rest needs no memory."""
@@ -263,7 +268,7 @@ class Plan:
                 costs[node] = 0.0
             elif node.op == "call_function":
                 costs[node] = self._cost(node, costs)
-                several = self._uses(node) > 1 and costs[node] > DEAR
+                several = costs[node] > DEAR and (self._uses(node) > 1 or is_spread(node))
                 big = shape_of(node) if isinstance(node.meta.get("val"), torch.Tensor) else ()
                 if node.target in POINTWISE and prod(big) > 1 and (several or costs[node] > _DEEP):
                     narrow = narrower(node, costs)
@@ -302,17 +307,28 @@ class Plan:
                 continue
             family = self._family(node)
             if family is None:
+                self._note_early(node)
                 joined = self._join(node) or self._join_beside(node, kernels)
                 if joined is not None:
                     self.kernel_of[node] = joined
                     continue
                 family = self._elementwise
-            # Constants come before all else, so that nothing waits for them.
-            first = len(self.nodes) if node in self.constant else 0
+            # Constants and the count of steps come before all else, so that nothing waits for them.
+            first = len(self.nodes) if any(self._is_first(node)) else 0
             kernel = Kernel(float(self.order[node] - first), node, family)
             self.kernel_of[node] = kernel
             kernels.append(kernel)
         return sorted(kernels, key=lambda kernel: kernel.position)
+
+    def _is_first(self, node: fx.Node) -> tuple[bool, bool]:
+        """Is it computed before all else, as a constant or as an early number?"""
+        return node in self.constant, node in self._early
+
+    def _note_early(self, node: fx.Node) -> None:
+        """Is it a number that can be computed before all else? Then updates can join gradients."""
+        known = all(leaf.op == "placeholder" or leaf in self._early for leaf in self.leaves(node))
+        if known and prod(shape_of(node)) == 1 and node not in self.constant:
+            self._early.add(node)
 
     def _join(self, node: fx.Node) -> Kernel | None:
         """The kernel that can compute a value on the way, made to do so."""
@@ -346,8 +362,8 @@ class Plan:
 
         Or one a little before, if both read a value that is kept for what is computed again.
         """
-        is_constant = node in self.constant
-        near = [k for k in kernels[-_BESIDE:] if (k.anchor in self.constant) == is_constant]
+        first = self._is_first(node)
+        near = [k for k in kernels[-_BESIDE:] if self._is_first(k.anchor) == first]
         for kernel in reversed(near):
             if kernel.family is not self._elementwise:
                 continue

@@ -29,6 +29,11 @@ _OFTEN, _VERY_OFTEN = 8, 16
 """Products that read an input, for which it is packed once; the second for few rows. From the
 second cache, a row is multiplied with 512 x 128 numbers in 1.0 us if packed, else in 1.6."""
 
+_FEWEST_OF_TRIANGLE = 32
+"""Of a smaller matrix, tiles leave little out."""
+_AHEAD = 4
+"""So many results are fetched, as the template can."""
+
 _ADDS = frozenset({aten.addmm.default, aten.baddbmm.default})
 PRODUCTS = (aten.mm.default, aten.bmm.default, *_ADDS)
 
@@ -94,8 +99,9 @@ class _Product:
         flags = [_is_half(a), _is_half(b), _is_bfloat16(a) and _is_bfloat16(b)]
         halves = "".join(f", {str(flag).lower()}" for flag in flags) if any(flags) else ""
         keeps = self._may_keep(b, m, n)
-        if keeps:
-            halves = "".join(f", {str(flag).lower()}" for flag in [*flags, True])
+        triangle = self._triangle(turned)
+        if keeps or triangle:
+            halves = "".join(f", {str(flag).lower()}" for flag in [*flags, keeps]) + triangle
         gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}{halves}>"
         packed = self._packed(gemm, b, n) if keeps else None
         self.writer.need_scratch(f"{gemm}::scratch")
@@ -106,6 +112,12 @@ class _Product:
             used[packed.name] = packed
         note = f"product {m}x{n}x{self.k} {self.kernel.anchor.name}"
         self.writer.function(text, used, note, writes=written_by(stores))
+
+    def _triangle(self, turned: bool) -> str:
+        """The part that is left out, for the vector unit: the one for matrices does all."""
+        found = self.writer.plan.triangles.get(self.kernel.anchor)
+        narrow = min(self.m, self.n, self.k) < _FEWEST_OF_TRIANGLE
+        return "" if found is None or turned or narrow or has_tiles() else f", {found.name}"
 
     def _may_keep(self, b: Operand, m: int, n: int) -> bool:
         """Is an operand worth to be packed once, for many runs or for many products of one?"""
@@ -227,12 +239,15 @@ def _is_bfloat16(operand: Operand) -> bool:
 
 
 def _ahead(trace: Trace, stores: Sequence[Store], outer: Axis, lane: Axis) -> str:
-    """The first result that lies in rows, to be fetched while a tile is multiplied."""
+    """The results that lie in rows of one length, to be fetched while a tile is multiplied."""
+    lengths: dict[int, list[str]] = {}
     for store in stores:
         address = trace.space.resolve(store.address)
         row = stride_of(trace.space, address, outer)
         if store.pointer.buffer.cpp == "float" and row and address.factor(lane) == 1:
-            return f"Ahead{{{store.pointer.name}, {row}}}"
+            lengths.setdefault(row, []).append(store.pointer.name)
+    for row, names in lengths.items():
+        return f"Ahead{{{row}, {len(names[:_AHEAD])}, {{{', '.join(names[:_AHEAD])}}}}}"
     return "Ahead{}"
 
 

@@ -27,6 +27,12 @@
 // An operand B that is the same in many runs is packed apart, all of it (KEPT_B): then its panels cost
 // nothing any more, and OUTER reads them from there: [panel][K][NV * LANES].
 //
+// Of a causal product (TRIANGLE) only a half is computed, by OUTER, up to whole tiles:
+//
+//   RESULT      nobody looks at C above the diagonal: the epilogue gets zeros there
+//   LEFT_LOWER  A is zero above its diagonal: sums end there
+//   LEFT_UPPER  A is zero below its diagonal: sums begin there
+//
 // All of them are chosen, with their tile sizes, by the estimates of `gemm_plan`. No sum depends on
 // how many threads share the work. K must be at least 1.
 
@@ -35,6 +41,7 @@
 // ---------------------------------------------------------------------------------------- plan
 
 enum GemmKind { OUTER, DOTS, TURNED, TILES };
+enum Triangle { WHOLE, RESULT, LEFT_LOWER, LEFT_UPPER };
 
 // May the unit for matrices be used? In tests it is used for everything.
 #if defined(PANTILE_TILES)
@@ -86,6 +93,19 @@ constexpr float tiles_cycles(int M, int N, int K, int rows, int vectors, float l
       fixed += tiles * (20 + 1.5f * r * v);
     }
   return steps * K + fixed;
+}
+
+// Which part of all steps a triangle leaves to tiles of this size.
+constexpr float triangle_part(Triangle triangle, int M, int N, int K, int rows, int width) {
+  if (triangle == WHOLE) return 1;
+  float steps = 0, all = 0;
+  for (int m = 0; m < M; m += rows)
+    for (int n = 0; n < N; n += width) {
+      all += K;
+      if (triangle == RESULT) steps += n < m + rows ? K : 0;
+      else steps += triangle == LEFT_LOWER ? smaller(K, m + rows) : K - smaller(K, m);
+    }
+  return steps / all;
 }
 
 constexpr int FEW_ROWS = 32;
@@ -243,8 +263,21 @@ constexpr GemmPlan tiles_plan(int M, int N, int K, int AM, int AK, int BK, int B
   return M > 16 && square.cycles <= flat.cycles ? square : flat;
 }
 
+// The tile whose steps are fewest, all of them in one piece.
+constexpr GemmPlan triangle_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
+                                 bool B16, Triangle triangle) {
+  return best_tile(M, N, AK == 1 && AM % 1024 == 0 && !A16, [=](int rows, int vectors) {
+    GemmPlan plan = outer_candidate(M, N, K, AM, AK, BK, BN, rows, vectors, PACKED, A16, B16);
+    plan.cycles *= triangle_part(triangle, M, N, K, rows, LANES * vectors);
+    plan.block_k = K;
+    plan.block_strips = pieces(M, rows);
+    return plan;
+  });
+}
+
 constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN, bool A16,
-                             bool B16, bool BF16, bool KEPT_B) {
+                             bool B16, bool BF16, bool KEPT_B, Triangle triangle) {
+  if (triangle != WHOLE) return triangle_plan(M, N, K, AM, AK, BK, BN, A16, B16, triangle);
   GemmPlan best = outer_plan(M, N, K, AM, AK, BK, BN, A16, B16, KEPT_B);
   const GemmPlan turned = turned_plan(M, N, K, AM, AK, A16, B16);
   const GemmPlan dots = dots_plan(M, N, K, AK, A16, B16);
@@ -263,10 +296,12 @@ constexpr GemmPlan gemm_plan(int M, int N, int K, int AM, int AK, int BK, int BN
 
 // Shape, strides, plan, and where things lie in the scratch of a thread.
 template <int M_, int N_, int K_, int AM_, int AK_, int BK_, int BN_, bool A16, bool B16, bool BF16,
-          bool KEPT_B>
+          bool KEPT_B, Triangle TRIANGLE>
 struct GemmParts {
+  static constexpr Triangle triangle = TRIANGLE;
   static constexpr int M = M_, N = N_, K = K_, AM = AM_, AK = AK_, BK = BK_, BN = BN_;
-  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B);
+  static constexpr GemmPlan plan = gemm_plan(M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B,
+                                              TRIANGLE);
   static constexpr bool panels_b = plan.pack_b || plan.kept_b;
   static constexpr bool tiled = plan.kind == TILES;
   static constexpr int PLANES_A = planes(A16, BF16), PLANES_B = planes(B16, BF16);
@@ -299,13 +334,13 @@ struct GemmParts {
 // A product, and `scratch`: the floats that each thread needs for it. A single column is computed
 // as a single row of the transposed product.
 template <int M, int N, int K, int AM, int AK, int BK, int BN, bool A16 = false, bool B16 = false,
-          bool BF16 = false, bool KEPT_B = false>
-struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B> {
+          bool BF16 = false, bool KEPT_B = false, Triangle TRIANGLE = WHOLE>
+struct Gemm : GemmParts<M, N, K, AM, AK, BK, BN, A16, B16, BF16, KEPT_B, TRIANGLE> {
   static constexpr bool column = false;
 };
 template <int M, int K, int AM, int AK, int BK, int BN, bool A16, bool B16, bool BF16>
-struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16, BF16, false>
-    : GemmParts<1, M, K, 1, BK, AK, AM, B16, A16, BF16, false> {
+struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16, BF16, false, WHOLE>
+    : GemmParts<1, M, K, 1, BK, AK, AM, B16, A16, BF16, false, WHOLE> {
   static constexpr bool column = true;
 };
 
@@ -381,12 +416,28 @@ SHARED void pack_rows(const Number* A, i64 AM, float* to, i64 step, int rows, in
 
 // ------------------------------------------------------------------------------------------ tiles
 
-// What an epilogue will write (or read): row m of it starts at first + m * row. A tile fetches its
-// part while it multiplies, a row at a time: all at once would keep its own operands waiting.
+// What an epilogue will write (or read): row m of each array starts at first + m * row. A tile
+// fetches its part while it multiplies, a row at a time: all at once would keep its own operands
+// waiting.
 struct Ahead {
-  const float* first = nullptr;
+  static constexpr int MOST = 4;
   i64 row = 0;
+  int arrays = 0;
+  const float* first[MOST] = {};
 };
+
+// The arrays from a place on; none if they are not wanted yet.
+INLINE Ahead from_place(const Ahead& ahead, i64 place, bool wanted) {
+  Ahead here{ahead.row, wanted ? ahead.arrays : 0};
+  for (int i = 0; i < here.arrays; i++) here.first[i] = ahead.first[i] + place;
+  return here;
+}
+
+template <int VECTORS> INLINE void fetch_row(const Ahead& ahead, int m) {
+  for (int i = 0; i < ahead.arrays; i++)
+    UNROLLED for (int j = 0; j < VECTORS; j++)
+      __builtin_prefetch(ahead.first[i] + m * ahead.row + j * LANES, 1);
+}
 
 // Additions in a row before the sum is put aside: a longer chain would lose digits.
 constexpr int LONGEST_SUM = 512;
@@ -398,7 +449,7 @@ constexpr int LONGEST_SUM = 512;
 // registers to point at them.
 template <int MR, int NV, int AM, bool MASKED, bool PAIRS, class Number>
 SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 BK, int K,
-                       const float* before, float* tile, int last, Ahead ahead) {
+                       const float* before, float* tile, int last, const Ahead& ahead) {
   constexpr int U = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
   vec sums[U][MR][NV];
   const i64 row = AM ? AM : a_row;
@@ -419,7 +470,7 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 B
     at += AK;
     B += BK;
   };
-  const bool spread_out = U == 1 && ahead.first && K >= 64;
+  const bool spread_out = U == 1 && ahead.arrays && K >= 64;
   constexpr int LONGEST = LONGEST_SUM / (PAIRS ? 2 : 1);
   const int piece = spread_out ? pieces(K, MR) : LONGEST;
   int k = 0, fetched = spread_out ? 0 : MR;
@@ -430,11 +481,7 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 B
         UNROLLED for (int j = 0; j < NV; j++) sums[u][i][j] = vec{};
     if constexpr (U == 1) {
       while (k < until) {
-        if (fetched < MR) {
-          UNROLLED for (int j = 0; j < NV; j++)
-            __builtin_prefetch(ahead.first + fetched * ahead.row + j * LANES, 1);
-          fetched++;
-        }
+        if (fetched < MR) fetch_row<NV>(ahead, fetched++);
         const int end = smaller(until, k + piece);
         ROLLED for (; k < end; k++) step(sums[0]);
       }
@@ -571,15 +618,21 @@ INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
       tile = k0 + block.steps == G::STEPS ? finished : waiting;
     }
     const int rows = REST == 0 ? MR : smaller(MR, G::M - m);
-    const bool fetch = block.ahead.first && tile == finished;
-    const Ahead ahead{fetch ? block.ahead.first + m * block.ahead.row + n0 : nullptr,
-                      block.ahead.row};
+    if constexpr (G::triangle == RESULT)
+      if (n0 >= m + MR) {
+        memset(finished, 0, sizeof finished);
+        ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, finished + i * NV * LANES);
+        continue;
+      }
+    const int k1 = G::triangle == LEFT_UPPER ? smaller(block.steps, m) : 0;
+    const int k2 = G::triangle == LEFT_LOWER ? smaller(block.steps, m + MR) : block.steps;
+    const Ahead ahead = from_place(block.ahead, m * block.ahead.row + n0, tile == finished);
     if (rows == MR) {
-      outer_tile<MR, NV, AM, MASKED, PAIRS>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
-                                     ahead);
+      outer_tile<MR, NV, AM, MASKED, PAIRS>(a + k1 * STEP, ROW, STEP, panel + k1 * B_STEP, B_STEP,
+                                            k2 - k1, sums, tile, LAST, ahead);
     } else if constexpr (REST != 0) {
-      outer_tile<REST, NV, AM, MASKED, PAIRS>(a, ROW, STEP, panel, B_STEP, block.steps, sums, tile, LAST,
-                                       ahead);
+      outer_tile<REST, NV, AM, MASKED, PAIRS>(a + k1 * STEP, ROW, STEP, panel + k1 * B_STEP, B_STEP,
+                                              k2 - k1, sums, tile, LAST, ahead);
     }
     if (tile == finished)
       ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, tile + i * NV * LANES);
@@ -731,7 +784,7 @@ INLINE void gemm_rows(const Left* A, const Right* B, float* scratch, int t, int 
   else gemm_turned<G>(A, B, scratch, t, T, ep);
 }
 
-// `ahead`: the array that the epilogue writes, if its rows are contiguous along n. Worth naming
+// `ahead`: the arrays that the epilogue writes, if their rows are contiguous along n. Worth naming
 // for results that are not in L2 any more.
 template <class G, class Left, class Right, class EP>
 INLINE void gemm(const Left* A, const Right* B, float* scratch, int t, int T, EP ep,

@@ -321,16 +321,14 @@ INLINE void multiply_step_of_row(TilesAt a, TilesAt b, const char* at_a, const c
 // The sums of RT x CT tiles over `steps` steps along k. What the epilogue will write is fetched
 // meanwhile, some rows with each step.
 template <int RT, int CT, int PLANES_A, int PLANES_B>
-SHARED void sum_tiles(TilesAt a, TilesAt b, int steps, float* to, Ahead ahead) {
+SHARED void sum_tiles(TilesAt a, TilesAt b, int steps, float* to, const Ahead& ahead) {
   constexpr int FETCHED = plane_pairs<PLANES_A, PLANES_B>().count;
-  int fetched = ahead.first ? 0 : 16 * RT;
+  int fetched = ahead.arrays ? 0 : 16 * RT;
   for_each(Below<RT * CT>{}, [&]<int R>() INLINE_CALL { tile_zero<R>(); });
   const char *at_a = a.first, *at_b = b.first;
   ROLLED for (int k = 0; k < steps; k++, at_a += a.step, at_b += b.step) {
     const int until = smaller(16 * RT, fetched + FETCHED);
-    ROLLED for (; fetched < until; fetched++)
-      UNROLLED for (int j = 0; j < CT; j++)
-        __builtin_prefetch(ahead.first + fetched * ahead.row + 16 * j, 1);
+    ROLLED for (; fetched < until; fetched++) fetch_row<CT>(ahead, fetched);
     if constexpr (RT == 1) multiply_step_of_row<CT, PLANES_A, PLANES_B>(a, b, at_a, at_b);
     else multiply_step<RT, CT, PLANES_A, PLANES_B>(a, b, at_a, at_b);
   }
@@ -369,9 +367,8 @@ INLINE void tiles_panel(OuterBlock<Left, Right> block, int p, EP ep) {
                   4 * row_of_tiles * RT, 4 * row_of_tiles, 1024}
         : TilesAt{(const char*)lies, 2 * i64(G::AM), 0, 32 * i64(G::AM), 64};
     const int rows = smaller(ROWS, G::M - s * ROWS);
-    const bool fetch = block.ahead.first && block.k0 + block.steps == G::STEPS && rows == ROWS;
-    const Ahead ahead{fetch ? block.ahead.first + s * ROWS * block.ahead.row + n0 : nullptr,
-                      block.ahead.row};
+    const bool fetch = block.k0 + block.steps == G::STEPS && rows == ROWS;
+    const Ahead ahead = from_place(block.ahead, s * ROWS * block.ahead.row + n0, fetch);
     if (REST == 0 || rows == ROWS)
       sum_tiles<RT, CT, G::PLANES_A, G::PLANES_B>(a, b, block.steps, sums, ahead);
     else if constexpr (REST != 0)
