@@ -131,7 +131,7 @@ def _attention(
     most = scores.amax(-1, keepdim=True)
     powers = torch.exp(scores - most)
     total = powers.sum(-1, keepdim=True)
-    result = torch.matmul(powers / total, value)
+    result = torch.matmul(powers, value) / total  # fewer are divided
     return result.transpose(1, 2).clone().transpose(1, 2), (most + total.log()).squeeze(-1)
 
 

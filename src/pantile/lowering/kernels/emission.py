@@ -107,22 +107,33 @@ def stores_of(
 
 
 def epilogue(
-    trace: Trace, stores: Sequence[Store], outer: Sequence[Axis], lane: Axis, first: str
+    trace: Trace,
+    stores: Sequence[Store],
+    outer: Sequence[Axis],
+    lane: Axis,
+    first: str,
+    *,
+    may_be_blank: bool = False,
 ) -> tuple[str, str]:
     """Code before all loops; and the body of a function of outer axes that is given a row.
 
-    The body stores `count` elements from `first` on, whose sums are in `row`.
+    The body stores `count` elements from `first` on, whose sums are in `row`. If that may be blank,
+    it can be null: then zeros are stored.
     """
     space = trace.space
     rows = _Rows(space, lane, first)
     outer_leaves = [leaf for axis in outer for leaf in space.leaves(axis)]
     lines = placed(trace, [outer_leaves, space.leaves(lane)], [ACC], rows.line)
-    kept = [store.into(rows.element(store.pointer, store.address)) for store in stores]
-    body = "".join(decoded(space, axis) for axis in outer) + "".join(lines[1] + rows.lines)
-    body += (
-        f"\nLANEWISE for (int j = 0; j < count; j++) {{ const float {ACC} = row[j]; "
-        f"const int {lane.name} = {first} + j;{decoded(space, lane)}{''.join(lines[2] + kept)} }}"
-    )
+    places = [rows.element(store.pointer, store.address) for store in stores]
+    kept = [store.into(place) for store, place in zip(stores, places, strict=True)]
+    here = f"const int {lane.name} = {first} + j;{decoded(space, lane)}"
+    each = "\nLANEWISE for (int j = 0; j < count; j++)"
+    body = "".join(decoded(space, axis) for axis in outer) + "".join(rows.lines)
+    if may_be_blank:
+        zeros = "".join(f"{place} = 0;" for place in places)
+        body += f"if (!row) {{{each} {{ {here}{zeros} }} return; }}"
+    body += "".join(lines[1])
+    body += f"{each} {{ const float {ACC} = row[j]; {here}{''.join(lines[2] + kept)} }}"
     return "".join(lines[0]), body
 
 

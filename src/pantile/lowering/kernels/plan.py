@@ -129,7 +129,7 @@ class Plan:
         self.pieces = self._find_pieces()
         """Values that are computed where a concatenation wants them."""
         self.triangles = triangles(self.nodes)
-        """Products of which a half is left out."""
+        """What a causal mask hides."""
         self.kernels = self._kernels()
         self.wanted = self._read_elsewhere()
         """Values that somebody outside their kernel reads: the rest needs no memory."""

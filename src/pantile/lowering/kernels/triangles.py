@@ -6,7 +6,8 @@
     mixed    = chances @ value          sums end at the diagonal              LEFT_LOWER
     to_value = chances^T @ gradient     sums begin at the diagonal            LEFT_UPPER
 
-Only masks that compare counted rows with counted columns are known; a mask that is data is not.
+Only masks that compare counted rows with counted columns are known, not those that are data; and
+a right operand that is half zero is multiplied whole.
 A row that holds NaN or infinity makes NaN of what it is multiplied into, but not of what lies
 above the diagonal: torch's kernel of attention leaves those blocks out as well.
 """
@@ -14,6 +15,7 @@ above the diagonal: torch's kernel of attention leaves those blocks out as well.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
@@ -31,8 +33,8 @@ _SAME_SHAPE = frozenset({*ALIASES, *RESHAPES, *_CASTS, aten.expand.default})
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _FACTORS = (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar, aten.neg.default)
 _COUNTED = frozenset({*_SAME_SHAPE, aten.unsqueeze.default})
-_COLUMN_FIRST = {aten.le.Tensor: True, aten.gt.Tensor: False}
-_ROW_FIRST = {aten.ge.Tensor: True, aten.lt.Tensor: False}
+_COLUMN_FIRST: dict[Any, bool] = {aten.le.Tensor: True, aten.gt.Tensor: False}
+_ROW_FIRST: dict[Any, bool] = {aten.ge.Tensor: True, aten.lt.Tensor: False}
 
 
 class Triangle(Enum):
@@ -54,8 +56,21 @@ class _Known(Enum):
     ZERO_BELOW = auto()
 
 
-def triangles(nodes: Iterable[fx.Node]) -> dict[fx.Node, Triangle]:
+@dataclass(frozen=True)
+class Triangles:
+    """What is known of a graph."""
+
+    products: dict[fx.Node, Triangle] = field(default_factory=dict)
     """The products of which a part is left out."""
+    _known: dict[fx.Node, _Known] = field(default_factory=dict)
+
+    def is_blank_above(self, node: fx.Node) -> bool:
+        """May zeros stand above the diagonal? They do anyway, or nobody looks."""
+        return self._known.get(node) is _Known.ZERO_ABOVE or _is_hidden(node, self._known)
+
+
+def triangles(nodes: Iterable[fx.Node]) -> Triangles:
+    """Find the masks, and follow what they hide."""
     known: dict[fx.Node, _Known] = {}
     products: list[fx.Node] = []
     for node in nodes:
@@ -66,7 +81,7 @@ def triangles(nodes: Iterable[fx.Node]) -> dict[fx.Node, Triangle]:
         elif (fact := _known(node, known)) is not None:
             known[node] = fact
     if not known:
-        return {}
+        return Triangles()
     sides = {_Known.ZERO_ABOVE: Triangle.LEFT_LOWER, _Known.ZERO_BELOW: Triangle.LEFT_UPPER}
     found: dict[fx.Node, Triangle] = {}
     for product in products:
@@ -76,7 +91,7 @@ def triangles(nodes: Iterable[fx.Node]) -> dict[fx.Node, Triangle]:
             found[product] = side
         elif _is_hidden(product, known):
             found[product] = Triangle.RESULT
-    return found
+    return Triangles(found, known)
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
@@ -86,7 +101,7 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
 def _known(node: fx.Node, known: dict[fx.Node, _Known]) -> _Known | None:
     """What is known of a value, from what is known of its arguments."""
     if node.target is aten.where.self:
-        return _Known.MINUS_INFINITE_ABOVE if _hides(node) is not None else None
+        return _masked(node)[1]
     facts = {other: known[other] for other in node.all_input_nodes if other in known}
     if not facts:
         return None
@@ -117,23 +132,28 @@ def _turned(node: fx.Node, fact: _Known | None) -> _Known | None:
     return other.get(fact) if last == [rank - 1, rank - 2] and fact is not None else None
 
 
-def _hides(node: fx.Node) -> fx.Node | None:
-    """What a choice shows up to the diagonal, if it is -inf above."""
+def _masked(node: fx.Node) -> tuple[fx.Node | None, _Known | None]:
+    """What a choice shows up to the diagonal, and what it has above."""
     condition, yes, no = node.args[:3]
     assert isinstance(condition, fx.Node)
     lower = _is_lower(condition)
     if lower is None:
-        return None
+        return None, None
     shown, hidden = (yes, no) if lower else (no, yes)
-    same = isinstance(shown, fx.Node) and _shape(shown) == _shape(node)
-    return shown if same and _is_minus_infinite(hidden) else None  # type: ignore[return-value]
+    if not isinstance(shown, fx.Node) or _shape(shown) != _shape(node):
+        return None, None
+    values = {float("-inf"): _Known.MINUS_INFINITE_ABOVE, 0: _Known.ZERO_ABOVE}
+    fact = values.get(_constant(hidden))
+    return (None, None) if fact is None else (shown, fact)
 
 
-def _is_minus_infinite(value: Any) -> bool:
+def _constant(value: Any) -> Any:
+    """The number that stands everywhere; None if there is none."""
     if not isinstance(value, fx.Node):
-        return False
-    place = {aten.scalar_tensor.default: 0, aten.full.default: 1}.get(value.target)
-    return place is not None and value.args[place] == float("-inf")
+        return None
+    places: dict[Any, int] = {aten.scalar_tensor.default: 0, aten.full.default: 1}
+    place = places.get(value.target)
+    return None if place is None else value.args[place]
 
 
 def _is_lower(condition: fx.Node) -> bool | None:
@@ -168,7 +188,7 @@ def _is_hidden(node: fx.Node, known: dict[fx.Node, _Known]) -> bool:
     if not node.users:
         return False
     for user in node.users:
-        if user.target is aten.where.self and _hides(user) is node:
+        if user.target is aten.where.self and _masked(user)[0] is node:
             continue
         if user.target is aten.mul.Tensor and _shape(user)[-2:] == _shape(node)[-2:]:
             others = [known.get(other) for other in user.all_input_nodes if other is not node]

@@ -18,6 +18,7 @@ from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
+from pantile.lowering.kernels.triangles import Triangle
 from pantile.lowering.kernels.types import HALVES, dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import Writer
 
@@ -91,7 +92,9 @@ class _Product:
             order[-2:] = reversed(order[-2:])
         stores = stores_of(self.writer, self.kernel, trace, self.axes, order)
         first = [self.batch] if self.batch else []
-        before, body = epilogue(trace, stores, [*first, outer], lane, "first")
+        triangle = self._triangle(turned)
+        blank = triangle is Triangle.RESULT
+        before, body = epilogue(trace, stores, [*first, outer], lane, "first", may_be_blank=blank)
         a, b = (self.right, self.left) if turned else (self.left, self.right)
         am, ak = reversed(a.strides) if turned else a.strides
         bk, bn = reversed(b.strides) if turned else b.strides
@@ -99,9 +102,9 @@ class _Product:
         flags = [_is_half(a), _is_half(b), _is_bfloat16(a) and _is_bfloat16(b)]
         halves = "".join(f", {str(flag).lower()}" for flag in flags) if any(flags) else ""
         keeps = self._may_keep(b, m, n)
-        triangle = self._triangle(turned)
         if keeps or triangle:
-            halves = "".join(f", {str(flag).lower()}" for flag in [*flags, keeps]) + triangle
+            halves = "".join(f", {str(flag).lower()}" for flag in [*flags, keeps])
+            halves += f", {triangle.name}" if triangle else ""
         gemm = f"Gemm<{m}, {n}, {self.k}, {am}, {ak}, {bk}, {bn}{halves}>"
         packed = self._packed(gemm, b, n) if keeps else None
         self.writer.need_scratch(f"{gemm}::scratch")
@@ -113,11 +116,17 @@ class _Product:
         note = f"product {m}x{n}x{self.k} {self.kernel.anchor.name}"
         self.writer.function(text, used, note, writes=written_by(stores))
 
-    def _triangle(self, turned: bool) -> str:
+    def _triangle(self, turned: bool) -> Triangle | None:
         """The part that is left out, for the vector unit: the one for matrices does all."""
-        found = self.writer.plan.triangles.get(self.kernel.anchor)
+        known, kernel = self.writer.plan.triangles, self.kernel
+        found = known.products.get(kernel.anchor)
         narrow = min(self.m, self.n, self.k) < _FEWEST_OF_TRIANGLE
-        return "" if found is None or turned or narrow or has_tiles() else f", {found.name}"
+        if found is None or turned or narrow or has_tiles():
+            return None
+        stored = [node for node in kernel.results if node in self.writer.plan.wanted]
+        if found is Triangle.RESULT and not all(map(known.is_blank_above, stored)):
+            return None
+        return found
 
     def _may_keep(self, b: Operand, m: int, n: int) -> bool:
         """Is an operand worth to be packed once, for many runs or for many products of one?"""

@@ -29,7 +29,7 @@
 //
 // Of a causal product (TRIANGLE) only a half is computed, by OUTER, up to whole tiles:
 //
-//   RESULT      nobody looks at C above the diagonal: the epilogue gets zeros there
+//   RESULT      nobody looks at C above the diagonal: the epilogue gets a null pointer there
 //   LEFT_LOWER  A is zero above its diagonal: sums end there
 //   LEFT_UPPER  A is zero below its diagonal: sums begin there
 //
@@ -386,10 +386,10 @@ SHARED void pack_panel(const Number* B, i64 BK, i64 BN, float* to, int K, int wi
 }
 
 // to[strip][k][ROWS] = the strips of `rows` rows of A, a few k at a time, so that the lines they
-// share stay in L1.
+// share stay in L1: often they are a page apart, and a set of it has room for eight of those.
 template <int ROWS, bool CONTIGUOUS, class Number>
 SHARED void pack_strips(const Number* A, i64 AM, i64 AK, float* to, int rows, int K) {
-  constexpr int FEW = 16;
+  constexpr int FEW = 8;
   for (int k0 = 0; k0 < K; k0 += FEW)
     for (int s = 0; s * ROWS < rows; s++) {
       const int steps = smaller(FEW, K - k0), here = smaller(ROWS, rows - s * ROWS);
@@ -620,8 +620,7 @@ INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
     const int rows = REST == 0 ? MR : smaller(MR, G::M - m);
     if constexpr (G::triangle == RESULT)
       if (n0 >= m + MR) {
-        memset(finished, 0, sizeof finished);
-        ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, finished + i * NV * LANES);
+        ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, nullptr);
         continue;
       }
     const int k1 = G::triangle == LEFT_UPPER ? smaller(block.steps, m) : 0;
