@@ -142,7 +142,7 @@ class Form:
     packs_by_panels: bool
     """The weight is most of the data: each panel of it is packed as its turn comes."""
     winograd: frozenset[str]
-    """What is computed by fewer multiplications: `forward`, `input`, `weight`."""
+    """What is computed by fewer multiplications: `forward`, `input`, `weight`; and `scatter`."""
     pairs: bool
     """The source is of words of two channels, and so is the packed weight."""
 
@@ -213,10 +213,8 @@ class Form:
             call = f"conv_forward_packing<{self.text}>({x}, {packed.name}, scratch"
         elif to in self.winograd:
             writer.need_scratch(f"{self._winograd(to)}::scratch")
-            call = f"winograd<{self._winograd(to)}>({x}, {packed.name}, scratch"
-            if _shares_loops(writer):
-                plan = opened_table("WinogradPlan", f"winograd_plan<{self._winograd(to)}>")
-                call = f"winograd_by<{_panel(made)}>({plan}, {x}, {packed.name}, scratch"
+            way = self._winograd_call(to, _panel(made) if _shares_loops(writer) else None)
+            call = f"{way}{x}, {packed.name}, scratch"
         elif _shares_loops(writer) and not self._loop and not self.depthwise and read > _FEW:
             way = f"Conv{to.capitalize()}{'Pairs' if self.pairs else ''}<{self.text}>"
             plan = opened_table("ConvPlan", f"conv_plan<{way}>")
@@ -224,9 +222,22 @@ class Form:
         pointers = [given.pointer, packed]
         emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
 
+    def _winograd_call(self, to: str, panel: str | None) -> str:
+        """The call for images up to its first argument; of loops that are shared, if panels say."""
+        form = self._winograd(to)
+        name, table, of = "winograd", "WinogradPlan", form
+        if self._scatters(to):
+            name, table, of = "winograd_scatter", "WinogradScatterPlan", self.text
+        if panel is None:
+            return f"{name}<{of}>("
+        return f"{name}_by<{panel}>({opened_table(table, f'{name}_plan<{of}>')}, "
+
     def _winograd(self, to: str) -> str:
         """The C++ type of its tiles."""
-        return f"Winograd{to.capitalize()}<{self.text}>"
+        return f"Winograd{'Scatter' if self._scatters(to) else to.capitalize()}<{self.text}>"
+
+    def _scatters(self, to: str) -> bool:
+        return to == "input" and "scatter" in self.winograd
 
     def need_weight_scratch(self, writer: Writer) -> None:
         """What a thread needs to sum the gradient of the weight."""
@@ -286,7 +297,8 @@ class Form:
             function, size = "pack_depthwise", f"depthwise_packed<{self.text}>"
         elif order in self.winograd:
             taps = 16
-            function, size = f"pack_winograd_{order}", f"{self._winograd(order)}::packed"
+            way = "scatter" if self._scatters(order) else order
+            function, size = f"pack_winograd_{way}", f"{self._winograd(order)}::packed"
         times = self.groups if self._loop else 1
         packed = writer.temporary([(panels + _PANEL) * rest * taps * times])
         to = f"{packed.name} + group * {size}" if self._loop else packed.name
