@@ -17,6 +17,7 @@ from pantile.lowering.kernels.operand import Operand, strided
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.rules.elementwise import in_place
 from pantile.lowering.kernels.rules.geometry import Geometry
 from pantile.lowering.kernels.rules.pairs import by_pairs
 from pantile.lowering.kernels.rules.winograd import paying
@@ -340,8 +341,12 @@ def emit_images(
     call: str,
     read: Sequence[Pointer],
     first: str = "first",
+    over: Sequence[tuple[Buffer, Affine | None]] = (),
 ) -> None:
-    """A kernel that gives its results pixel by pixel, channels side by side."""
+    """A kernel that gives its results pixel by pixel, channels side by side.
+
+    `over`: all that the call reads, and where, if pixels may be written over what they are made of.
+    """
     n, c, h, w = axes
     stores = stores_of(writer, kernel, trace, axes, CHANNELS_LAST)
     before, body = epilogue(trace, stores, [n, h, w], c, first)
@@ -351,7 +356,9 @@ def emit_images(
         f" {{ {body} }});"
     )
     used = {**trace.used, **{pointer.name: pointer for pointer in read}}
-    writer.function(text, used, f"images {kernel.anchor.name}", writes=written_by(stores))
+    places = in_place(writer, trace, stores, over) if over else ()
+    note = f"images {kernel.anchor.name}"
+    writer.function(text, used, note, places, written_by(stores))
 
 
 def wide_image(writer: Writer, node: fx.Node) -> Operand:
