@@ -26,6 +26,7 @@ FILES = (
     "depthwise.h",
     "winograd.h",
     "winograd_weight.h",
+    "winograd_scatter.h",
 )
 
 

@@ -6,7 +6,10 @@ import random
 
 import pytest
 import torch
-from tests.kernels.programs import Case, check, taken
+from tests.kernels.programs import Case, check, graph_of, taken
+
+from pantile.lowering.kernels.generate import written
+from pantile.lowering.kernels.source import place
 
 F = torch.nn.functional
 
@@ -86,3 +89,55 @@ def test_the_gradient_of_a_pooled_convolution_is_torchs():
             )
         ]
     )
+
+
+def odd_numbers(shape: tuple[int, ...]) -> torch.Tensor:
+    """Few different values, so that many are equal, and some that are no numbers."""
+    values = torch.tensor([0.0, -1.0, 2.0, float("nan"), float("inf"), float("-inf")])
+    return values[torch.randint(len(values), shape)]
+
+
+@pytest.mark.parametrize("channels", [16, 48, 70])
+def test_of_equal_values_and_of_several_nans_the_same_is_taken_as_in_torch(channels):
+    torch.manual_seed(channels)
+    windows = [(2, 2), (3, 2, 1), (2, 3, 0, 1, True)]
+    check([case_of("odd", odd_numbers((2, channels, 8, 7)), window) for window in windows])
+
+
+def layers(x, w, v, dy):
+    """A pooled convolution and another one: the first result is not needed after its gradient."""
+
+    def layer(w, v):
+        return F.conv2d(F.max_pool2d(torch.relu(F.conv2d(x, w, padding=1)), 2), v)
+
+    with torch.enable_grad():
+        _, backward = torch.func.vjp(layer, w, v)
+    return backward(dy)
+
+
+def test_the_gradient_is_written_over_the_image_if_that_is_not_needed_any_more():
+    given = (
+        torch.randn(3, 3, 9, 8),
+        torch.randn(17, 3, 3, 3),
+        torch.randn(5, 17, 2, 2),
+        torch.randn(3, 5, 3, 3),
+    )
+    writer = written(graph_of(lambda *given: list(layers(*given)), given))
+    place(writer)
+    (gradient,) = (f for f in writer.functions if "max_pool_input" in f.note)
+
+    assert any(pointer.buffer.replaces is not None for pointer in gradient.used)
+    check([Case("in place", layers, given)])
+
+
+def test_the_gradient_of_windows_that_overlap_gets_memory_of_its_own():
+    def call(x, dy):
+        image = torch.relu(x + 1)
+        return (pooled(image * 2, dy, (3, 2))[1],)
+
+    given = torch.randn(2, 16, 9, 9), torch.randn(2, 16, 4, 4)
+    writer = written(graph_of(lambda *given: list(call(*given)), given))
+    (gradient,) = (f for f in writer.functions if "max_pool_input" in f.note)
+
+    assert not gradient.over
+    check([Case("overlapping", call, given)])

@@ -23,6 +23,7 @@ def texts(images: tuple[int, ...], outputs: int, **options: object) -> list[str]
 
 def ways(images: tuple[int, ...], outputs: int, **options: object) -> set[str]:
     names = {"WinogradForward": "forward", "WinogradInput": "input", "winograd_weight": "weight"}
+    names |= {"winograd_scatter": "scatter"}
     found = texts(images, outputs, **options)
     return {
         way
@@ -33,6 +34,15 @@ def ways(images: tuple[int, ...], outputs: int, **options: object) -> set[str]:
 
 def test_all_three_directions_of_a_usual_layer() -> None:
     assert ways((8, 64, 16, 16), 64, padding=1) == {"forward", "input", "weight"}
+
+
+def test_the_gradient_of_an_image_that_shrinks_has_the_tiles_of_the_results() -> None:
+    assert ways((8, 32, 13, 13), 64) == {"forward", "scatter", "weight"}
+    assert "scatter" not in ways((8, 64, 16, 16), 64, padding=2)
+
+
+def test_few_images_keep_tiles_of_their_own_for_threads_to_share() -> None:
+    assert "scatter" not in ways((1, 32, 13, 13), 64)
 
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"dilation": 2}, {"padding": 3}])

@@ -27,12 +27,16 @@ SHAPES = [
     Shape(1, 144, 6, 5, 96, (3, 3), padding=(0, 1)),  # a sum that is put aside on the way
     Shape(40, 16, 8, 8, 16, (3, 3), padding=(1, 1)),  # several blocks
     Shape(1, 272, 20, 20, 272, (3, 3), padding=(1, 2)),  # a weight that is read from afar
+    Shape(3, 48, 12, 31, 64, (3, 3)),  # an image of several bands, two panels
+    Shape(40, 48, 6, 5, 16, (3, 3)),  # many images in a group
 ]
 
 KERNELS = """
-extern "C" void pack{i}(const float* w, float* forward, float* input, int t, int T) {{
+extern "C" void pack{i}(const float* w, float* forward, float* input, float* scatter,
+                        int t, int T) {{
   pack_winograd_forward<{c}>(w, forward, t, T);
   pack_winograd_input<{c}>(w, input, t, T);
+  pack_winograd_scatter<{c}>(w, scatter, t, T);
 }}
 extern "C" void forward{i}(const float* x, const float* w, float* scratch, float* y, int t,
                            int T) {{
@@ -52,6 +56,15 @@ extern "C" void input{i}(const float* dy, const float* w, float* scratch, float*
     LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
   }});
 }}
+extern "C" void scatter{i}(const float* dy, const float* w, float* scratch, float* dx, int t,
+                           int T) {{
+  using C = {c};
+  winograd_scatter<C>(dy, w, scratch, t, T, [&](int n, int h, int wide, int ic, int count,
+                                                const float* row) INLINE_CALL {{
+    float* to = dx + (i64)n * C::XN + h * C::XH + wide * C::XW + ic;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
 extern "C" void weight{i}(const float* x, const float* dy, float* scratch, float* dw, int t,
                           int T) {{
   using C = {c};
@@ -64,7 +77,8 @@ extern "C" void weight{i}(const float* x, const float* dy, float* scratch, float
 extern "C" i64 floats{i}(int what) {{
   using C = {c};
   const i64 sizes[] = {{WinogradForward<C>::packed, WinogradInput<C>::packed,
-                       WinogradForward<C>::scratch, WinogradInput<C>::scratch,
+                       WinogradScatter<C>::packed, WinogradForward<C>::scratch,
+                       WinogradInput<C>::scratch, WinogradScatter<C>::scratch,
                        WinogradWeight<C>::scratch}};
   return sizes[what];
 }}
@@ -76,6 +90,8 @@ SHARED = {
     "winograd_by<S::NV, S::LAST == S::NR>(winograd_plan<S>, ",
     "winograd<WinogradInput<C>>(": "using S = WinogradInput<C>; "
     "winograd_by<S::NV, S::LAST == S::NR>(winograd_plan<S>, ",
+    "winograd_scatter<C>(": "using S = WinogradScatter<C>; "
+    "winograd_scatter_by<S::NV, S::LAST == S::NR>(winograd_scatter_plan<C>, ",
     "winograd_weight<C>(": "using S = WinogradForward<C>; "
     "winograd_weight_by<S::NV, S::LAST == S::NR>(winograd_weight_plan<C>, ",
 }
@@ -101,8 +117,8 @@ class Native:
         self.library, self.number, self.threads = library, number, threads
         sizes = getattr(library, f"floats{number}")
         sizes.restype = ctypes.c_long
-        memory = [torch.full((sizes(what),), torch.nan) for what in range(5)]
-        self.packed, self.scratch = memory[:2], memory[2:]
+        memory = [torch.full((sizes(what),), torch.nan) for what in range(7)]
+        self.packed, self.scratch = memory[:3], memory[3:]
 
     def run(self, name: str, *tensors: torch.Tensor) -> None:
         call = getattr(self.library, f"{name}{self.number}")
@@ -110,14 +126,16 @@ class Native:
             call(*map(address, tensors), t, self.threads)
 
     def all(self, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
-        """The result, and both gradients."""
-        y, dx = torch.zeros_like(dy), torch.zeros_like(x)
+        """The result, and both gradients; that of the input in both ways."""
+        y, dx, scattered = torch.zeros_like(dy), torch.zeros_like(x), torch.zeros_like(x)
         dw = torch.zeros(3, 3, x.shape[3], dy.shape[3])
         self.run("pack", w, *self.packed)
         self.run("forward", x, self.packed[0], self.scratch[0], y)
         self.run("input", dy, self.packed[1], self.scratch[1], dx)
-        self.run("weight", x, dy, self.scratch[2], dw)
-        return [y.permute(0, 3, 1, 2), dx.permute(0, 3, 1, 2), dw.permute(3, 2, 0, 1)]
+        self.run("scatter", dy, self.packed[2], self.scratch[2], scattered)
+        self.run("weight", x, dy, self.scratch[3], dw)
+        images = [image.permute(0, 3, 1, 2) for image in (y, dx, scattered)]
+        return [*images, dw.permute(3, 2, 0, 1)]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -127,7 +145,8 @@ def test_all_three_directions_agree_with_torch(
 ) -> None:
     x, w, dy = operands(SHAPES[number])
     ours = Native(library, number, threads).all(x, w, dy)
-    right = expected(SHAPES[number], x, w, dy)
+    y, dx, dw = expected(SHAPES[number], x, w, dy)
+    right = [y, dx, dx, dw]
     assert all(close(one, other) for one, other in zip(ours, right, strict=True))
 
 
@@ -143,12 +162,13 @@ def test_it_is_as_exact_as_torch(tmp_path: Path) -> None:
     shape = Shape(4, 256, 12, 12, 128, (3, 3), padding=(1, 1))
     library = built([KERNELS.format(i=0, c=shape.cpp())], tmp_path)
     x, w, dy = operands(shape)
-    right = expected(shape, x, w, dy)
     narrow = dy.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), w
     y = torch.nn.functional.conv2d(narrow[1], narrow[2], None, *shape.settings)
     dx, dw, _ = torch.ops.aten.convolution_backward(
         *narrow, [0], *shape.settings, False, [0, 0], 1, [True, True, False]
     )
     ours = Native(library, 0, 1).all(x, w, dy)
-    for one, eager, exact in zip(ours, (y, dx, dw), right, strict=True):
+    exact_y, exact_dx, exact_dw = expected(shape, x, w, dy)
+    right = [exact_y, exact_dx, exact_dx, exact_dw]
+    for one, eager, exact in zip(ours, (y, dx, dx, dw), right, strict=True):
         assert (one - exact).norm() <= 2 * (eager - exact).norm()

@@ -17,6 +17,7 @@ from pantile.lowering.kernels.operand import Operand, strided
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
+from pantile.lowering.kernels.rules.elementwise import in_place
 from pantile.lowering.kernels.rules.geometry import Geometry
 from pantile.lowering.kernels.rules.pairs import by_pairs
 from pantile.lowering.kernels.rules.winograd import paying
@@ -142,7 +143,7 @@ class Form:
     packs_by_panels: bool
     """The weight is most of the data: each panel of it is packed as its turn comes."""
     winograd: frozenset[str]
-    """What is computed by fewer multiplications: `forward`, `input`, `weight`."""
+    """What is computed by fewer multiplications: `forward`, `input`, `weight`; and `scatter`."""
     pairs: bool
     """The source is of words of two channels, and so is the packed weight."""
 
@@ -213,10 +214,8 @@ class Form:
             call = f"conv_forward_packing<{self.text}>({x}, {packed.name}, scratch"
         elif to in self.winograd:
             writer.need_scratch(f"{self._winograd(to)}::scratch")
-            call = f"winograd<{self._winograd(to)}>({x}, {packed.name}, scratch"
-            if _shares_loops(writer):
-                plan = opened_table("WinogradPlan", f"winograd_plan<{self._winograd(to)}>")
-                call = f"winograd_by<{_panel(made)}>({plan}, {x}, {packed.name}, scratch"
+            way = self._winograd_call(to, _panel(made) if _shares_loops(writer) else None)
+            call = f"{way}{x}, {packed.name}, scratch"
         elif _shares_loops(writer) and not self._loop and not self.depthwise and read > _FEW:
             way = f"Conv{to.capitalize()}{'Pairs' if self.pairs else ''}<{self.text}>"
             plan = opened_table("ConvPlan", f"conv_plan<{way}>")
@@ -224,9 +223,22 @@ class Form:
         pointers = [given.pointer, packed]
         emit_images(kernel, writer, trace, axes, call, pointers, self.first(made))
 
+    def _winograd_call(self, to: str, panel: str | None) -> str:
+        """The call for images up to its first argument; of loops that are shared, if panels say."""
+        form = self._winograd(to)
+        name, table, of = "winograd", "WinogradPlan", form
+        if self._scatters(to):
+            name, table, of = "winograd_scatter", "WinogradScatterPlan", self.text
+        if panel is None:
+            return f"{name}<{of}>("
+        return f"{name}_by<{panel}>({opened_table(table, f'{name}_plan<{of}>')}, "
+
     def _winograd(self, to: str) -> str:
         """The C++ type of its tiles."""
-        return f"Winograd{to.capitalize()}<{self.text}>"
+        return f"Winograd{'Scatter' if self._scatters(to) else to.capitalize()}<{self.text}>"
+
+    def _scatters(self, to: str) -> bool:
+        return to == "input" and "scatter" in self.winograd
 
     def need_weight_scratch(self, writer: Writer) -> None:
         """What a thread needs to sum the gradient of the weight."""
@@ -286,7 +298,8 @@ class Form:
             function, size = "pack_depthwise", f"depthwise_packed<{self.text}>"
         elif order in self.winograd:
             taps = 16
-            function, size = f"pack_winograd_{order}", f"{self._winograd(order)}::packed"
+            way = "scatter" if self._scatters(order) else order
+            function, size = f"pack_winograd_{way}", f"{self._winograd(order)}::packed"
         times = self.groups if self._loop else 1
         packed = writer.temporary([(panels + _PANEL) * rest * taps * times])
         to = f"{packed.name} + group * {size}" if self._loop else packed.name
@@ -328,8 +341,12 @@ def emit_images(
     call: str,
     read: Sequence[Pointer],
     first: str = "first",
+    over: Sequence[tuple[Buffer, Affine | None]] = (),
 ) -> None:
-    """A kernel that gives its results pixel by pixel, channels side by side."""
+    """A kernel that gives its results pixel by pixel, channels side by side.
+
+    `over`: all that the call reads, and where, if pixels may be written over what they are made of.
+    """
     n, c, h, w = axes
     stores = stores_of(writer, kernel, trace, axes, CHANNELS_LAST)
     before, body = epilogue(trace, stores, [n, h, w], c, first)
@@ -339,7 +356,9 @@ def emit_images(
         f" {{ {body} }});"
     )
     used = {**trace.used, **{pointer.name: pointer for pointer in read}}
-    writer.function(text, used, f"images {kernel.anchor.name}", writes=written_by(stores))
+    places = in_place(writer, trace, stores, over) if over else ()
+    note = f"images {kernel.anchor.name}"
+    writer.function(text, used, note, places, written_by(stores))
 
 
 def wide_image(writer: Writer, node: fx.Node) -> Operand:

@@ -10,7 +10,7 @@ from torch import fx
 
 from pantile.lowering.kernels.emission import Store, stores_of, written_by
 from pantile.lowering.kernels.families import Family
-from pantile.lowering.kernels.index import Axis, Index, index_of
+from pantile.lowering.kernels.index import Affine, Axis, Index, index_of
 from pantile.lowering.kernels.loops import nest
 from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.memory import Place as MemoryPlace
@@ -34,18 +34,27 @@ class Elementwise(Family):
         axes = [Axis(size) for size in shape_of(kernel.anchor)]
         trace.given[kernel.anchor] = trace.value(kernel.anchor, index_of(axes))
         stores = stores_of(writer, kernel, trace, axes, _order(writer, kernel.anchor))
-        over = _in_place(writer, trace, stores)
+        over = in_place(writer, trace, stores)
         text = nest(trace, axes, stores)
         note = f"each {kernel.anchor.name}"
         writer.function(text, trace.used, note, over, written_by(stores))
 
 
-def _in_place(writer: Writer, trace: Trace, stores: Sequence[Store]) -> list[tuple[Buffer, Buffer]]:
+def in_place(
+    writer: Writer,
+    trace: Trace,
+    stores: Sequence[Store],
+    besides: Sequence[tuple[Buffer, Affine | None]] = (),
+) -> list[tuple[Buffer, Buffer]]:
     """Which results may be written over which values: those read where the result is written.
 
-    All that an element needs is read before anything of it is stored.
+    All that an element needs is read before anything of it is stored. `besides`: what else the
+    kernel reads, and at which address; None if that is not just where it stores.
     """
     places: dict[Buffer, set[Any]] = {}
+    for buffer, place in besides:
+        key = None if place is None or buffer.within is not None else trace.space.resolve(place).key
+        places.setdefault(buffer.root, set()).add(key)
     for read in trace.reads:
         buffer = writer.plan.buffers[read.node]
         address = trace.space.resolve(buffer.address(trace.space.resolved(read.index)))

@@ -7,6 +7,8 @@ from typing import Any
 from torch import fx
 
 from pantile.lowering.kernels.families import Family
+from pantile.lowering.kernels.index import Affine, Axis
+from pantile.lowering.kernels.memory import Buffer
 from pantile.lowering.kernels.operand import Operand
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
@@ -45,7 +47,14 @@ class Pool(Family):
         call = f"{self.function}<{_form(node, given)}>({pointers}"
         axes = named_axes(node, "n c h w")
         read = [operand.pointer for operand in given]
-        emit_images(kernel, writer, Trace(writer.plan), axes, call, read)
+        over = self.over(node, given, axes)
+        emit_images(kernel, writer, Trace(writer.plan), axes, call, read, over=over)
+
+    def over(
+        self, node: fx.Node, given: list[Operand], axes: list[Axis]
+    ) -> list[tuple[Buffer, Affine | None]]:
+        """All images that are read, and where; nothing if no result may be written over one."""
+        return []
 
 
 class MaxPool(Pool):
@@ -59,6 +68,21 @@ class MaxPoolInput(Pool):
 
     function = "max_pool_input"
     images = 2
+
+    def over(
+        self, node: fx.Node, given: list[Operand], axes: list[Axis]
+    ) -> list[tuple[Buffer, Affine | None]]:
+        """A window that overlaps no other is read before any of its pixels is written."""
+        window: Any = node.args[2]
+        size, stride, padding, dilation = window
+        apart = all(k <= s for k, s in zip(size, stride, strict=True))
+        if not apart or any(padding) or any(d != 1 for d in dilation):
+            return []
+        gradient, x = given
+        place = Affine(x.pointer.offset)
+        for axis, step in zip(axes, x.strides, strict=True):
+            place += Affine.of(axis) * step
+        return [(gradient.pointer.buffer, None), (x.pointer.buffer, place)]
 
 
 def _form(node: fx.Node, given: list[Operand]) -> str:

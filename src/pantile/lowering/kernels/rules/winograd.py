@@ -6,7 +6,7 @@ Costs are in multiplications that a core could do meanwhile. See templates/winog
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 from pantile.lowering.kernels.rules.geometry import Geometry
 
@@ -21,6 +21,11 @@ _FROM_AFAR, _FAR = 4, 1 << 18
 _WORTH = 0.9
 """It must cost this part of the direct way, or less."""
 
+_SCATTERED = 50
+"""To transform one channel of a tile that is added to its neighbours, after the products."""
+_IMAGES = 4
+"""Threads share images where tiles are added to their neighbours: so many there must be."""
+
 _Shape = Sequence[int]
 
 
@@ -29,6 +34,7 @@ def paying(
 ) -> frozenset[str]:
     """For which of `forward`, `input` and `weight` it pays, by the shapes of the convolution.
 
+    With `scatter`, the tiles of `input` are those of the results: templates/winograd_scatter.h.
     `at_once`: what the direct way multiplies in the time of one.
     """
     ones = (*geometry.stride, *geometry.dilation, geometry.groups)
@@ -36,24 +42,38 @@ def paying(
         return frozenset()
     outputs, inputs = weight[:2]
     hits = images[0] * prod(map(_hits, images[2:], results[2:], geometry.padding))
+    forward, back = _Pair(inputs, outputs), _Pair(outputs, inputs)
+    gathered = back.cost(_tiles(images), _RESULT)
+    scattered = back.cost(_tiles(results), _SCATTERED) if images[0] >= _IMAGES else inf
     there = {
-        "forward": _pays(_tiles(results), hits, inputs, outputs, at_once),
-        "input": _pays(_tiles(images), hits, outputs, inputs, at_once),
-        "weight": not outputs % _VECTOR and _pays(_tiles(results), hits, inputs, outputs, at_once),
+        "forward": forward.pays(forward.cost(_tiles(results), _RESULT), hits, at_once),
+        "input": back.pays(min(gathered, scattered), hits, at_once),
     }
+    there["scatter"] = there["input"] and scattered < gathered
+    there["weight"] = there["forward"] and not outputs % _VECTOR
     return frozenset(way for way, pays in there.items() if pays)
 
 
-def _pays(tiles: int, hits: int, k: int, m: int, at_once: int) -> bool:
-    """From K channels to M; `hits` are pairs of a result and a tap that meet a pixel."""
-    if k % _VECTOR:
-        return False
-    m = -(-m // _VECTOR) * _VECTOR
-    pairs = k * m
-    far = _FROM_AFAR * pairs if 9 * pairs > _FAR else 0
-    here = tiles * (16 * pairs + _SOURCE * k + _RESULT * m) + _PACK * pairs + 16 * far
-    direct = (hits + _PACK_DIRECT) * pairs + 9 * far
-    return here <= _WORTH * direct / at_once
+class _Pair:
+    """From K channels to M."""
+
+    def __init__(self, k: int, m: int) -> None:
+        self.k, self.m = k, -(-m // _VECTOR) * _VECTOR
+        self.products = k * self.m
+        self.far = _FROM_AFAR * self.products if 9 * self.products > _FAR else 0
+
+    def cost(self, tiles: int, after: int) -> float:
+        """Of so many tiles; `after`: to transform one channel of a tile of results."""
+        each = 16 * self.products + _SOURCE * self.k + after * self.m
+        return tiles * each + _PACK * self.products + 16 * self.far
+
+    def pays(self, cost: float, hits: int, at_once: int) -> bool:
+        """Is that less than the direct way costs?
+
+        `hits` are pairs of a result and a tap that meet a pixel.
+        """
+        direct = (hits + _PACK_DIRECT) * self.products + 9 * self.far
+        return self.k % _VECTOR == 0 and cost <= _WORTH * direct / at_once
 
 
 def _tiles(shape: _Shape) -> int:

@@ -3,6 +3,7 @@
 //   x [n][h][w][c]   ->   y [n][oh][ow][c]        windows KH x KW, SH x SW apart
 //
 // The places of the maxima are not kept: the gradient finds them again from x, which it has anyway.
+// It may be written over x where windows do not overlap.
 // As in torch a NaN is a maximum, and the first of equal values is. Images may be of 16 bits.
 
 #pragma once
@@ -20,27 +21,81 @@ struct Pool {
   static constexpr bool apart = KH <= SH && KW <= SW && PH == 0 && PW == 0 && DH == 1 && DW == 1;
 };
 
-constexpr int POOL_BLOCK = 64;  // channels at a time: what fits into registers
+constexpr int POOL_BLOCK = 64;  // channels at a time
+typedef int loose_mask __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-// The largest values of a window in `best`, the numbers of their taps in `place`.
-template <class P, int COUNT, class Number>
-INLINE void pool_window(const Number* x, int oh, int ow, float* best, int* place) {
-  for (int j = 0; j < COUNT; j++) best[j] = -__builtin_inff(), place[j] = -1;
+// The taps of a window that meet a pixel: body(tap, pixel).
+template <class P, class Number, class Body>
+INLINE void pool_taps(const Number* x, int oh, int ow, Body body) {
   UNROLLED for (int kh = 0; kh < P::KH; kh++) UNROLLED for (int kw = 0; kw < P::KW; kw++) {
     const int h = oh * P::SH - P::PH + kh * P::DH, w = ow * P::SW - P::PW + kw * P::DW;
     if (P::over && ((unsigned)h >= (unsigned)P::H || (unsigned)w >= (unsigned)P::W))
       continue;
-    const Number* from = x + (i64)h * P::XH + (i64)w * P::XW;
-    const int tap = kh * P::KW + kw;
+    body(kh * P::KW + kw, x + (i64)h * P::XH + (i64)w * P::XW);
+  }
+}
+
+// Both of a few channels.
+template <class P, int COUNT, class Number>
+INLINE void pool_rest(const Number* x, int oh, int ow, float* best, int* place) {
+  for (int j = 0; j < COUNT; j++) best[j] = -__builtin_inff(), place[j] = -1;
+  pool_taps<P>(x, oh, ow, [&](int tap, const Number* from) INLINE_CALL {
     LANEWISE for (int j = 0; j < COUNT; j++) {
       const float value = widened(from[j]), old = best[j];
-      const bool larger = !(value <= old);  // also a NaN; one that is there stays
-      const bool first = place[j] < 0;
-      const bool taken = larger | first;
-      const bool kept = (old != old) & (value == value);
-      best[j] = (taken & !kept) ? value : old;
-      place[j] = (taken & !kept) ? tap : place[j];
+      const bool taken = (value > old) | (value != value) | (place[j] < 0);
+      best[j] = taken ? value : old;
+      place[j] = taken ? tap : place[j];
     }
+  });
+}
+
+// Images come from afar: what the next row of windows reads is fetched meanwhile.
+template <class P, class Number>
+INLINE vec pool_load(const Number* from) {
+  __builtin_prefetch(from + (i64)P::SH * P::XH);
+  return load(from);
+}
+
+// The largest values of a window: of whole vectors, in registers until all taps are done.
+template <class P, int COUNT, class Number>
+INLINE void pool_maxima(const Number* x, int oh, int ow, float* best) {
+  constexpr int WHOLE = COUNT / LANES * LANES;
+  ROLLED for (int j = 0; j < WHOLE; j += LANES) {
+    vec most = vec{} - __builtin_inff();
+    lane_mask none = {};  // lanes where a NaN is
+    pool_taps<P>(x + j, oh, ow, [&](int, const Number* from) INLINE_CALL {
+      const vec value = pool_load<P>(from);
+      most = value > most ? value : most;
+      none |= value != value;
+    });
+    store(best + j, none ? vec{} + __builtin_nanf("") : most);
+  }
+  if constexpr (WHOLE < COUNT) {
+    int place[COUNT - WHOLE];
+    pool_rest<P, COUNT - WHOLE>(x + WHOLE, oh, ow, best + WHOLE, place);
+  }
+}
+
+// The numbers of the taps where they are.
+template <class P, int COUNT, class Number>
+INLINE void pool_places(const Number* x, int oh, int ow, int* place) {
+  constexpr int WHOLE = COUNT / LANES * LANES;
+  const vec largest = vec{} + __builtin_inff();
+  ROLLED for (int j = 0; j < WHOLE; j += LANES) {
+    vec most = -largest;
+    lane_mask at = lane_mask{} - 1;
+    pool_taps<P>(x + j, oh, ow, [&](int tap, const Number* from) INLINE_CALL {
+      const vec value = pool_load<P>(from);
+      // Not below the largest so far, or a NaN, which counts as infinity from then on.
+      const lane_mask taken = ~(value <= most) | (at < 0);
+      most = taken ? (value < largest ? value : largest) : most;
+      at = taken ? lane_mask{} + tap : at;
+    });
+    *(loose_mask*)(place + j) = at;
+  }
+  if constexpr (WHOLE < COUNT) {
+    float best[COUNT - WHOLE];
+    pool_rest<P, COUNT - WHOLE>(x + WHOLE, oh, ow, best, place + WHOLE);
   }
 }
 
@@ -58,8 +113,7 @@ INLINE void max_pool(const Number* x, int t, int T, Ep ep) {
     for (int ow = 0; ow < P::OW; ow++)
       pool_blocks<P::C>([&]<int COUNT>(int c) INLINE_CALL {
         alignas(64) float best[COUNT];
-        int place[COUNT];
-        pool_window<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, best, place);
+        pool_maxima<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, best);
         ep(n, oh, ow, c, COUNT, best);
       });
   }
@@ -73,18 +127,18 @@ INLINE void max_pool_input_apart(const Given* dy, const Number* x, int t, int T,
     const int n = row / ROWS, oh = row % ROWS;
     for (int ow = 0; ow < COLUMNS; ow++)
       pool_blocks<P::C>([&]<int COUNT>(int c) INLINE_CALL {
-        alignas(64) float best[COUNT], given[COUNT];
-        int place[COUNT];
+        alignas(64) float whole[COUNT], given[COUNT];
+        alignas(64) int place[COUNT];
         const bool inside = oh < P::OH && ow < P::OW;
         if (inside) {
-          pool_window<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, best, place);
+          pool_places<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, place);
           const Given* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
-          LANEWISE for (int j = 0; j < COUNT; j++) best[j] = widened(from[j]);
+          LANEWISE for (int j = 0; j < COUNT; j++) whole[j] = widened(from[j]);
         }
         for (int kh = 0; kh < P::SH && oh * P::SH + kh < P::H; kh++)
           for (int kw = 0; kw < P::SW && ow * P::SW + kw < P::W; kw++) {
             const int tap = inside && kh < P::KH && kw < P::KW ? kh * P::KW + kw : -2;
-            LANEWISE for (int j = 0; j < COUNT; j++) given[j] = place[j] == tap ? best[j] : 0.f;
+            LANEWISE for (int j = 0; j < COUNT; j++) given[j] = place[j] == tap ? whole[j] : 0.f;
             if (tap < 0) LANEWISE for (int j = 0; j < COUNT; j++) given[j] = 0.f;
             ep(n, oh * P::SH + kh, ow * P::SW + kw, c, COUNT, given);
           }
@@ -99,15 +153,15 @@ INLINE void max_pool_input_any(const Given* dy, const Number* x, int t, int T, E
     const int n = row / P::H, h = row % P::H;
     for (int w = 0; w < P::W; w++)
       pool_blocks<P::C>([&]<int COUNT>(int c) INLINE_CALL {
-        alignas(64) float best[COUNT], sum[COUNT];
-        int place[COUNT];
+        alignas(64) float sum[COUNT];
+        alignas(64) int place[COUNT];
         LANEWISE for (int j = 0; j < COUNT; j++) sum[j] = 0.f;
         ROLLED for (int kh = 0; kh < P::KH; kh++) ROLLED for (int kw = 0; kw < P::KW; kw++) {
           const int down = h + P::PH - kh * P::DH, across = w + P::PW - kw * P::DW;
           if (down < 0 || across < 0 || down % P::SH || across % P::SW) continue;
           const int oh = down / P::SH, ow = across / P::SW;
           if (oh >= P::OH || ow >= P::OW) continue;
-          pool_window<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, best, place);
+          pool_places<P, COUNT>(x + (i64)n * P::XN + c, oh, ow, place);
           const Given* from = dy + (i64)n * P::YN + (i64)oh * P::YH + (i64)ow * P::YW + c;
           const int tap = kh * P::KW + kw;
           LANEWISE for (int j = 0; j < COUNT; j++)

@@ -167,6 +167,34 @@ INLINE void winograd_pixels(const float* products, float* pixels) {
   }
 }
 
+// Two numbers become four.
+INLINE void winograd_pair(vec a, vec b, vec (&to)[4]) {
+  to[0] = a, to[1] = a + b, to[2] = a - b, to[3] = -b;
+}
+
+// The 2 x 2 pixels of a tile that exist: `rows` x `columns`; LANES outputs of them.
+INLINE void winograd_dy_lanes(const float* from, i64 YH, i64 YW, int rows, int columns, float* to,
+                              i64 step) {
+  vec d[2][2], half[2][4];
+  UNROLLED for (int i = 0; i < 2; i++)
+    UNROLLED for (int j = 0; j < 2; j++)
+      d[i][j] = i < rows && j < columns ? load(from + i * YH + j * YW) : vec{};
+  UNROLLED for (int i = 0; i < 2; i++) winograd_pair(d[i][0], d[i][1], half[i]);
+  UNROLLED for (int j = 0; j < 4; j++) {
+    vec column[4];
+    winograd_pair(half[0][j], half[1][j], column);
+    UNROLLED for (int i = 0; i < 4; i++) store(to + (4 * i + j) * step, column[i]);
+  }
+}
+
+// Some outputs of one tile, panel by panel.
+APART_WHOLE void winograd_dy_tile(const float* from, i64 YH, i64 YW, int rows, int columns,
+                                  int first, int end, int NR, float* to, i64 step) {
+  ROLLED for (int oc = first; oc < end; oc += LANES)
+    winograd_dy_lanes(from + oc, YH, YW, rows, columns,
+                      to + (i64)(oc - first) / NR * 16 * step + (oc - first) % NR, step);
+}
+
 // ---- Weights ------------------------------------------------------------------------------------
 
 // Three taps become four numbers.
