@@ -22,6 +22,7 @@ from pantile.lowering.kernels.sorting import SORTING
 from pantile.lowering.kernels.upsampling import upsampling
 from pantile.lowering.kernels.volumes import VOLUMES
 from pantile.lowering.retrace import inductor_table
+from pantile.passes.philox import PHILOX
 
 aten = torch.ops.aten
 
@@ -29,6 +30,7 @@ _KEPT = frozenset(
     {
         aten.max_pool2d_with_indices.default,
         aten.max_pool2d_with_indices_backward.default,
+        PHILOX,
     }
 )
 

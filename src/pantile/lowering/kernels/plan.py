@@ -41,6 +41,7 @@ from pantile.lowering.kernels.recompute import recompute
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.passes.philox import PHILOX
 
 aten = torch.ops.aten
 
@@ -263,7 +264,8 @@ class Plan:
                 costs[node] = 0.0
             elif node.op == "call_function":
                 costs[node] = self._cost(node, costs)
-                several = self._uses(node) > 1 and costs[node] > DEAR
+                # Not the 64 bits of a draw: what both halves become is narrower.
+                several = node.target is not PHILOX and self._uses(node) > 1 and costs[node] > DEAR
                 big = shape_of(node) if isinstance(node.meta.get("val"), torch.Tensor) else ()
                 if node.target in POINTWISE and prod(big) > 1 and (several or costs[node] > _DEEP):
                     narrow = narrower(node, costs)
