@@ -64,12 +64,8 @@ def kernel(number: int, call: str, inputs: int) -> str:
 
 def source() -> str:
     kernels = (kernel(i, call, inputs) for i, (call, inputs) in enumerate(CALLS.items()))
-    mix = (
-        'extern "C" void run_mix(const u32* a, float* out, i64 n) {\n'
-        "  LANEWISE for (i64 i = 0; i < n; i++) out[i] = f_unit(i_mix(a[i]));\n}\n"
-    )
     text = "\n".join((TEMPLATES / name).read_text() for name in ("vector.h", "math.h"))
-    return text + "\n" + "".join(kernels) + mix
+    return text + "\n" + "".join(kernels)
 
 
 @pytest.fixture(scope="module")
@@ -177,14 +173,3 @@ def test_every_loop_became_vector_code(built: tuple[ctypes.CDLL, str]) -> None:
     vectorised = {int(n) for n in re.findall(r":(\d+):\d+: optimized: loop vectorized", built[1])}
     missing = [text[line - 1] for line in sorted(loops - vectorised)]
     assert loops and not missing
-
-
-def test_mixed_integers_are_uniform(built: tuple[ctypes.CDLL, str]) -> None:
-    counters = torch.arange(1_000_000, dtype=torch.int32)
-    out = torch.empty(1_000_000)
-    built[0].run_mix(
-        ctypes.c_void_p(counters.data_ptr()), ctypes.c_void_p(out.data_ptr()),
-        ctypes.c_long(1_000_000),
-    )  # fmt: skip
-    assert out.min() >= 0 and out.max() < 1
-    assert torch.histc(out, 16, 0, 1).sub(62_500).abs().max() < 1_500

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from pantile.errors import Error, ProgramError
+from pantile.passes.philox import PHILOX, philox
 from pantile.program.program import Program
 from pantile.program.tracing import TRACER_LOCK
 
@@ -19,10 +20,11 @@ aten = torch.ops.aten
 
 
 def inductor_table(without: Collection[Any]) -> dict[Any, Callable[..., Any]]:
-    """Inductor's decompositions, but for some operators."""
+    """Inductor's decompositions and that of our own operator, but for some operators."""
     from torch._inductor.decomposition import select_decomp_table
 
-    return {op: rule for op, rule in select_decomp_table().items() if op not in without}
+    table = {**select_decomp_table(), PHILOX: philox}
+    return {op: rule for op, rule in table.items() if op not in without}
 
 
 def retraced(

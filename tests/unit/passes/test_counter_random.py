@@ -13,6 +13,7 @@ from tests.unit.program.builder import Builder, aten, traced
 from torch import fx
 
 from pantile.lowering.reference import ReferenceExecutable
+from pantile.lowering.retrace import inductor_table, retraced
 from pantile.passes.counter_random import counter_random
 from pantile.passes.drop_dead_code import drop_dead_code
 from pantile.program.effects import is_random
@@ -415,14 +416,15 @@ def test_compiled_code_draws_the_same_bits() -> None:
     build.returns("dropped", build.call(operator.getitem, out, 0))
     build.returns("integers", build.call(aten.randint.low, -5, 1000, [37]))
     build.returns("half", build.call(aten.rand.default, [101], dtype=torch.float16))
+    build.returns("double", build.call(aten.rand.default, [101], dtype=torch.float64))
     build.returns("normal", build.call(aten.randn.default, [101]))
     program = converted(build.finish())
-    module = fx.GraphModule({}, program.graph)
-    inputs = [torch.randn(61, 33), torch.tensor([SEED, OTHER, 0, 2**63 - 1])]
+    module, _, _ = retraced(program, inductor_table(()))
+    inputs = [torch.randn(61, 33), torch.tensor([SEED, OTHER, 0, 2**63 - 1, 1 << 62])]
 
     got = torch.compile(module)(*inputs)
 
     wanted = ReferenceExecutable(program).run(inputs)
-    for ours, theirs in zip(got[:3], wanted[:3], strict=True):
+    for ours, theirs in zip(got[:4], wanted[:4], strict=True):
         assert torch.equal(ours, theirs)
-    torch.testing.assert_close(got[3], wanted[3], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got[4], wanted[4], rtol=1e-5, atol=1e-5)

@@ -21,6 +21,7 @@ from pantile.lowering.kernels.sorting import SORTING
 from pantile.lowering.kernels.torch_rules import Rules
 from pantile.lowering.kernels.upsampling import upsampling
 from pantile.lowering.kernels.volumes import VOLUMES
+from pantile.passes.philox import PHILOX
 
 aten = torch.ops.aten
 
@@ -28,6 +29,7 @@ _KEPT = frozenset(
     {
         aten.max_pool2d_with_indices.default,
         aten.max_pool2d_with_indices_backward.default,
+        PHILOX,
     }
 )
 
@@ -61,11 +63,11 @@ def _var_mean(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dims = list(range(x.dim())) if not dim else [d % x.dim() for d in dim]
     count = math.prod(x.shape[d] for d in dims)
-    mean = x.sum(dims, keepdim=True) * (1 / count)
+    mean = x.sum(dims, keepdim=True) / count
     apart = x - mean
     degrees = max(0.0, count - (1 if correction is None else correction))
     variance = (apart * apart).sum(dims, keepdim=keepdim)
-    variance = variance * (1 / degrees) if degrees else variance / 0.0
+    variance = variance / degrees
     return variance, mean if keepdim else mean.squeeze(dims)
 
 

@@ -42,6 +42,7 @@ from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.triangles import triangles
 from pantile.lowering.kernels.types import dtype_of, shape_of
+from pantile.passes.philox import PHILOX
 
 aten = torch.ops.aten
 
@@ -268,7 +269,9 @@ class Plan:
                 costs[node] = 0.0
             elif node.op == "call_function":
                 costs[node] = self._cost(node, costs)
-                several = costs[node] > DEAR and (self._uses(node) > 1 or is_spread(node))
+                # Not the 64 bits of a draw: what both halves become is narrower.
+                several = costs[node] > DEAR and node.target is not PHILOX
+                several = several and (self._uses(node) > 1 or is_spread(node))
                 big = shape_of(node) if isinstance(node.meta.get("val"), torch.Tensor) else ()
                 if node.target in POINTWISE and prod(big) > 1 and (several or costs[node] > _DEEP):
                     narrow = narrower(node, costs)

@@ -16,6 +16,7 @@ from pantile.lowering.kernels.index import Index
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import HALVES, computed, cpp, dtype_of, shape_of
+from pantile.passes.philox import PHILOX
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -162,6 +163,13 @@ def _reinterpret(trace: Trace, node: fx.Node, index: Index) -> str:
     return trace.state(cpp(wanted), f"__builtin_bit_cast({cpp(wanted)}, {value})", [value])
 
 
+def _random_bits(trace: Trace, node: fx.Node, index: Index) -> str:
+    """64 bits for an element; see passes/philox.py."""
+    element = trace.operand(node.args[0], index, torch.int32)
+    seed = trace.operand(node.args[1], (), torch.int64)
+    return trace.state("i64", f"i_philox({element}, {seed})", [element, seed])
+
+
 def _clamp(trace: Trace, node: fx.Node, index: Index) -> str:
     dtype = dtype_of(node)
     arguments = dict(zip(("self", "min", "max"), node.args, strict=False)) | dict(node.kwargs)
@@ -274,6 +282,7 @@ POINTWISE: dict[Any, Rule] = {
     aten.logical_xor.default: _logical("{0} != {1}"),
     aten.logical_not.default: _logical("!{0}"),
     aten.bitwise_not.default: _arithmetic("op_not({0})"),
+    PHILOX: _random_bits,
     prims.convert_element_type.default: _convert,
 }
 
@@ -286,5 +295,6 @@ COSTS: dict[Any, float] = {
     aten.sqrt.default: 6.0,
     aten.div.Tensor: 2.0,
     aten.pow.Tensor_Tensor: 20.0,
+    PHILOX: 8.0,
 }
 """What an operator costs more than an addition, in additions."""

@@ -4,7 +4,7 @@
 
 #pragma once
 
-// Whole numbers wrap around, as in torch (hashes need it). Not by -fwrapv: then the compiler may no
+// Whole numbers wrap around, as in torch. Not by -fwrapv: then the compiler may no
 // longer think that index + 1 is the next index, and vectorises nothing (W2: 66 us instead of 26).
 template <class T> struct Wraps { using type = T; };
 template <> struct Wraps<i32> { using type = u32; };
