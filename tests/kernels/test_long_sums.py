@@ -68,7 +68,7 @@ def test_long_sums_lose_at_most_twice_the_digits_of_eager() -> None:
 
 
 def test_a_mean_of_whole_numbers_is_rounded_once() -> None:
-    """Their sum is exact, so only the division is left; the nearest float to 1 / 405 is 4e-8 off."""
+    """Their sum is exact, so only the division is left; the float next to 1 / 405 is 4e-8 off."""
     whole = (_random(5, 200, 9, 9) * 1000).round()
     case = Case("means of 405", _mean_of_channels, (whole,))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 
 ROUNDS = 7
-"""The fewest that are crush-resistant (table 2 of the paper); Random123's own default is ten."""
+"""The fewest that are crush-resistant, says the paper; Random123's own default is ten."""
 
 _MULTIPLIER, _WEYL = 0xD256D193, 0x9E3779B9
 _HALF, _WORD = (1 << 16) - 1, (1 << 32) - 1

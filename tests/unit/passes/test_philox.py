@@ -21,6 +21,12 @@ PUBLISHED = [
     ((0x243F6A88, 0x85A308D3), 0x13198A2E, (0xDD7CE038, 0xF62A4C12)),
 ]
 
+PUBLISHED_OF_SEVEN = [
+    ((0, 0), 0, (0x257A3673, 0xCD26BE2A)),
+    ((WORD, WORD), WORD, (0xAB302C4D, 0x3DC9D239)),
+    ((0x243F6A88, 0x85A308D3), 0x13198A2E, (0xBEDBBE6B, 0xE4C770B3)),
+]
+
 
 def defined(counter: tuple[int, int], key: int, rounds: int) -> tuple[int, int]:
     """Salmon et al. (2011), section 3.3, in whole numbers of any size."""
@@ -51,6 +57,15 @@ def test_ten_rounds_give_the_published_vectors(
     assert ours(counter, key, 10) == result
 
 
+@pytest.mark.parametrize(
+    ("counter", "key", "result"), PUBLISHED_OF_SEVEN, ids=["zeros", "ones", "pi"]
+)
+def test_what_is_drawn_are_the_published_vectors_of_seven_rounds(
+    counter: tuple[int, int], key: int, result: tuple[int, int]
+) -> None:
+    assert ours(counter, key, ROUNDS) == result
+
+
 def test_rounds_are_those_of_the_definition() -> None:
     rng = random.Random(0)
     edges = (0, 1, WORD >> 1, (WORD >> 1) + 1, WORD)
@@ -64,7 +79,7 @@ def test_rounds_are_those_of_the_definition() -> None:
 
 
 def test_rounds_are_enough_for_all_tests_of_big_crush() -> None:
-    """Table 2 of the paper: Philox of 32-bit words passes with seven or more."""
+    """Of the paper: Philox of 32-bit words passes with seven or more."""
     assert ROUNDS >= 7
 
 
