@@ -30,6 +30,7 @@ from pantile.errors import CompilerMissing, ProgramError
 from pantile.logging import logger
 from pantile.lowering import self_check
 from pantile.lowering.compiler import compiler_version
+from pantile.lowering.expectation import Expectation
 from pantile.lowering.kernels import build as kernels_build
 from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.load import NativeProgram, NativeRun
@@ -145,6 +146,9 @@ def _compiled(
     values = values if may_be_tried(prepared) else None
     why, failed = f"{LOWERING}=inductor", ""
     if _lowering() != "inductor":
+        expected = None
+        if values is not None and is_on():
+            expected = self_check.expectation(prepared, values)
         try:
             choice = _own_kernels(prepared, phase)
         except CompilerMissing:
@@ -161,7 +165,7 @@ def _compiled(
             why = failed = f"{type(error).__name__}: {error}"
         else:
             phase("tune")
-            choice, wrong = _tried(choice, prepared, values, threads)
+            choice, wrong = _tried(choice, prepared, values, threads, expected)
             if wrong is None:
                 return choice
             why = failed = wrong
@@ -174,13 +178,17 @@ def _compiled(
 
 
 def _tried(
-    choice: Choice, prepared: Prepared, values: Sequence[torch.Tensor] | None, threads: int
+    choice: Choice,
+    prepared: Prepared,
+    values: Sequence[torch.Tensor] | None,
+    threads: int,
+    expected: Expectation | None,
 ) -> tuple[Choice, str | None]:
     """A program of our own kernels with the best number of threads, or what is wrong with it."""
     if values is None or not is_on():
         return replace(choice, threads=threads), None
     run = NativeRun(NativeProgram(choice.code, choice.calls), len(prepared.program.outputs))
-    found = self_check.examined(run, prepared, values, threads)
+    found = self_check.examined(run, prepared, values, threads, expected)
     if found.complaint is not None or found.seconds is None:
         return replace(choice, threads=threads), found.complaint
     return with_threads(choice, run, values, threads, found.seconds), None

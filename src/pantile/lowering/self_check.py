@@ -5,7 +5,7 @@
 This is no measure of accuracy: it finds code that computes something else, as a mistake of ours or
 of a compiler would make it. Rounding can be all there is of a result (a gradient that is zero on
 paper), so what a nudge of the values changes is allowed to differ, too. The run that is looked at
-is the first of those that time the program.
+is the first of those that time the program; the reference engine ran while it was compiled.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from dataclasses import dataclass
 import torch
 
 from pantile.errors import Error
-from pantile.logging import logger
+from pantile.lowering.expectation import Expectation, results_of
 from pantile.lowering.load import NativeRun
 from pantile.lowering.prepare import Prepared
-from pantile.lowering.reference import ReferenceExecutable
 
 MOST_BYTES = 1 << 28
 """Programs with more state than this are not checked: three copies of it are made."""
@@ -45,52 +44,49 @@ class Examined:
     """How long the run took; None if it failed."""
 
 
+def expectation(prepared: Prepared, values: Sequence[torch.Tensor]) -> Expectation | None:
+    """What a run on these values should make, from now on computed; None if it is not checked."""
+    if sum(value.nbytes for value in values) > MOST_BYTES:
+        return None
+    return Expectation(prepared, values).start()
+
+
 def examined(
-    run: NativeRun, prepared: Prepared, values: Sequence[torch.Tensor], threads: int
+    run: NativeRun,
+    prepared: Prepared,
+    values: Sequence[torch.Tensor],
+    threads: int,
+    expected: Expectation | None,
 ) -> Examined:
     """Run a program once on these values, which it may write to, and look at what it makes."""
-    checked = sum(value.nbytes for value in values) <= MOST_BYTES
-    copies = [_copied(value) for value in values] if checked else []
     try:
         results, seconds = _first_run(run, prepared, values, threads)
     except (Error, RuntimeError, IndexError, ValueError) as error:
-        right = _right(prepared, copies) if checked else None
+        right = None if expected is None else expected.results()
         failed = None if right is None else f"it fails where the reference engine does not: {error}"
         return Examined(failed, None)
-    if not checked or seconds > MOST_SECONDS:
+    if expected is None or seconds > MOST_SECONDS:
         return Examined(None, seconds)
-    return Examined(_complaint(prepared, [*results, *values], copies), seconds)
+    return Examined(_complaint(prepared, [*results, *values], expected), seconds)
 
 
 def _complaint(
-    prepared: Prepared, given: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+    prepared: Prepared, given: Sequence[torch.Tensor], expected: Expectation
 ) -> str | None:
-    """What is wrong with the results and the inputs after a run, of what was there before."""
-    right = _right(prepared, before)
+    """What is wrong with the results and the inputs after a run."""
+    right = expected.results()
     if right is None:
         return None
     pairs = list(zip(given, right, strict=True))
-    if all(_is_near(ours, expected, expected) for ours, expected in pairs):
+    if all(_is_near(ours, wanted, wanted) for ours, wanted in pairs):
         return None
     # Seldom: only then it is worth to know what rounding does.
     nudge = _nudge(prepared)
-    nudged = _right(prepared, [_nudged(value, nudge) for value in before])
-    for name, (ours, expected), other in zip(_names(prepared), pairs, nudged or (), strict=True):
-        if not _is_near(ours, expected, other):
+    nudged = results_of(prepared, [_nudged(value, nudge) for value in expected.before])
+    for name, (ours, wanted), other in zip(_names(prepared), pairs, nudged or (), strict=True):
+        if not _is_near(ours, wanted, other):
             return f"{name} is not what the reference engine computes"
     return None
-
-
-def _right(prepared: Prepared, values: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-    """What the reference engine makes of values, and these after it; None if it fails."""
-    copies = [_copied(value) for value in values]
-    try:
-        results = ReferenceExecutable(prepared.program).run(copies)
-    except (Error, RuntimeError, IndexError, ValueError) as error:
-        # Labels out of range, for example: the run itself will say so, with the user's line.
-        logger.debug("the program fails on the samples, it was not checked: %s", error)
-        return None
-    return [*results, *copies]
 
 
 def _first_run(
@@ -112,12 +108,6 @@ def _names(prepared: Prepared) -> Iterator[str]:
     program = prepared.program
     yield from (f"output {entry.name!r}" for entry in program.outputs)
     yield from (f"{entry.kind.value} {entry.name!r}" for entry in program.inputs)
-
-
-def _copied(value: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides. What lies in several places at once is never written to."""
-    copy = value.clone()
-    return copy if copy.stride() == value.stride() else value
 
 
 def _nudge(prepared: Prepared) -> float:
