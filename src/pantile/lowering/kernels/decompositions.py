@@ -15,13 +15,12 @@ import torch
 from pantile.lowering.kernels.bags import embedding_bag, embedding_bag_backward
 from pantile.lowering.kernels.edges import EDGES
 from pantile.lowering.kernels.encoders import ENCODERS
-from pantile.lowering.kernels.halves import in_single
 from pantile.lowering.kernels.pools import POOLS
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
 from pantile.lowering.kernels.sorting import SORTING
+from pantile.lowering.kernels.torch_rules import Rules
 from pantile.lowering.kernels.upsampling import upsampling
 from pantile.lowering.kernels.volumes import VOLUMES
-from pantile.lowering.retrace import inductor_table
 
 aten = torch.ops.aten
 
@@ -33,14 +32,12 @@ _KEPT = frozenset(
 )
 
 
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table: Inductor's, and ours."""
-    table = inductor_table(_KEPT)
+def decompositions() -> Rules:
+    """The table: ours, and torch's."""
+    own: dict[Any, Callable[..., Any]] = {}
     for more in (_OWN, upsampling(), SORTING, EDGES, POOLS, VOLUMES, ENCODERS):
-        table.update(more)
-    # An operator that there is only after Inductor was imported: not a name of a table above.
-    table[torch.ops.prims.fma.default] = _multiply_add
-    return in_single(table)
+        own.update(more)
+    return Rules(own, _KEPT)
 
 
 def _add_product(
@@ -53,10 +50,6 @@ def _add_quotient(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: float = 1
 ) -> torch.Tensor:
     return x + (a / b if value == 1 else value * (a / b))
-
-
-def _multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    return a * b + c
 
 
 def _var_mean(
