@@ -391,6 +391,9 @@ struct Ahead {
 // Additions in a row before the sum is put aside: a longer chain would lose digits.
 constexpr int LONGEST_SUM = 512;
 
+// Sums that are handed over from registers.
+constexpr int SHORT_SUM = 32;
+
 // The sums of MR rows and NV vectors of columns. Few sums would wait for each other: then U
 // successive k have sums of their own. MASKED: only `last` lanes of the last vector exist.
 // `before` holds the sums of earlier k, if there are any. Strides are arguments, so that all
@@ -453,6 +456,32 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 B
       }
     before = tile;
   } while (k < K);
+}
+
+// The same for a short sum in one go, where storing a tile to read it again would take as long as a
+// quarter of the sum: take(i, row) gets each row as its sums leave the registers.
+template <int MR, int NV, int AM, bool MASKED, class Number, class Take>
+INLINE void outer_short(const float* A, i64 a_row, i64 AK, const Number* B, i64 BK, int K, int last,
+                        Take take) {
+  vec sums[MR][NV];
+  const i64 row = AM ? AM : a_row;
+  UNROLLED for (int i = 0; i < MR; i++)
+    UNROLLED for (int j = 0; j < NV; j++) sums[i][j] = vec{};
+  i64 at = 0;
+  ROLLED for (int k = 0; k < K; k++, at += AK, B += BK) {
+    vec b[NV];
+    UNROLLED for (int j = 0; j < NV; j++)
+      b[j] = MASKED && j == NV - 1 ? load_first(B + LANES * j, last) : load(B + LANES * j);
+    UNROLLED for (int i = 0; i < MR; i++) {
+      const vec a = spread((A + i * row)[at]);
+      UNROLLED for (int j = 0; j < NV; j++) sums[i][j] += a * b[j];
+    }
+  }
+  UNROLLED for (int i = 0; i < MR; i++) {
+    alignas(64) float line[NV * LANES];
+    UNROLLED for (int j = 0; j < NV; j++) store(line + j * LANES, sums[i][j]);
+    take(i, line);
+  }
 }
 
 // LANES columns of C (rows of transposed B) times LANES rows, stored row by row of C. The first
@@ -571,6 +600,13 @@ INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
       tile = k0 + block.steps == G::STEPS ? finished : waiting;
     }
     const int rows = REST == 0 ? MR : smaller(MR, G::M - m);
+    if constexpr (MR * NV >= 8 && G::K <= SHORT_SUM && G::plan.block_k == G::STEPS && !PAIRS) {
+      if (rows == MR) {
+        auto take = [&](int i, const float* line) INLINE_CALL { ep(m + i, n0, COUNT, line); };
+        outer_short<MR, NV, AM, MASKED>(a, ROW, STEP, panel, B_STEP, G::K, LAST, take);
+        continue;
+      }
+    }
     const bool fetch = block.ahead.first && tile == finished;
     const Ahead ahead{fetch ? block.ahead.first + m * block.ahead.row + n0 : nullptr,
                       block.ahead.row};
