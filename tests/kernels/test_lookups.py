@@ -106,6 +106,8 @@ WRONG = {
     "rows": (lambda t, i: t[i], 11),
     "negative rows": (lambda t, i: t[i], -12),
     "far": (lambda t, i: F.embedding(i, t), 1 << 40),
+    "farthest": (lambda t, i: F.embedding(i, t), (1 << 63) - 1),
+    "far below": (lambda t, i: F.embedding(i, t), -(1 << 63)),
     "class": (lambda t, i: F.cross_entropy(t.t()[:4], i), 11),
     "scatter": (lambda t, i: t.scatter(0, i[:1].view(1, 1).expand(1, 7), 2.0), 11),
     "gradient": (lambda t, i: with_gradient(lambda t, i: F.embedding(i, t), t, i), 11),
@@ -134,3 +136,21 @@ def test_a_place_outside_is_an_error_and_nothing_is_written(name):
             program.run((table, bad, p), threads)
         program.forgive()
         program.run(case.inputs, threads)
+
+
+@pytest.mark.parametrize("row", [0, 17, 36])
+def test_one_label_of_a_vector_of_them_is_found_to_be_outside(row):
+    def step(logits, labels):
+        with torch.enable_grad():
+            loss, backward = torch.func.vjp(lambda x: F.cross_entropy(x, labels), logits)
+        return loss, *backward(torch.ones(()))
+
+    given = torch.randn(37, 10), torch.randint(10, (37,))
+    program = compiled(step, given)
+    labels = given[1].clone()
+    labels[row] = 10
+    for threads in (1, 2):
+        program.run(given, threads)
+        with pytest.raises(ExecutionError, match="index out of bounds"):
+            program.run((given[0], labels), threads)
+        program.forgive()
