@@ -43,7 +43,9 @@ def found(function, inputs) -> list[Triangle]:
     """The products of a function that are not computed whole."""
     graph = graph_of(function, inputs)
     simplify(graph)
-    return sorted(triangles(graph.nodes).products.values(), key=lambda triangle: triangle.value)
+    return sorted(
+        triangles(list(graph.nodes)).products.values(), key=lambda triangle: triangle.value
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -82,6 +84,17 @@ def test_each_product_of_attention_leaves_out_its_half() -> None:
         *[Triangle.LEFT_LOWER] * 2,
         *[Triangle.LEFT_UPPER] * 2,
     ]
+
+
+def test_a_long_chain_behind_a_product_is_followed_to_its_end() -> None:
+    def function(query, key, value):
+        scores = query @ key.transpose(-2, -1)
+        for step in range(1200):
+            scores = scores + step
+        rows, columns = torch.arange(40)[:, None], torch.arange(40)
+        return torch.where(columns <= rows, scores, 0.0) @ value
+
+    assert found(function, operands(*SHAPES[0])[:3]) == [Triangle.RESULT, Triangle.LEFT_LOWER]
 
 
 def test_scores_that_are_returned_are_computed_whole() -> None:

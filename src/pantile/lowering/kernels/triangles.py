@@ -14,7 +14,7 @@ above the diagonal: torch's kernel of attention leaves those blocks out as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -62,36 +62,34 @@ class Triangles:
 
     products: dict[fx.Node, Triangle] = field(default_factory=dict)
     """The products of which a part is left out."""
-    _known: dict[fx.Node, _Known] = field(default_factory=dict)
-
-    def is_blank_above(self, node: fx.Node) -> bool:
-        """May zeros stand above the diagonal? They do anyway, or nobody looks."""
-        return self._known.get(node) is _Known.ZERO_ABOVE or _is_hidden(node, self._known)
+    blank: frozenset[fx.Node] = frozenset()
+    """Values above whose diagonal zeros may stand: they do anyway, or nobody looks."""
 
 
-def triangles(nodes: Iterable[fx.Node]) -> Triangles:
+def triangles(nodes: Sequence[fx.Node]) -> Triangles:
     """Find the masks, and follow what they hide."""
     known: dict[fx.Node, _Known] = {}
-    products: list[fx.Node] = []
-    for node in nodes:
-        if node.op != "call_function" or len(_shape(node)) < 2:
-            continue
-        if node.target in _PRODUCTS:
-            products.append(node)
-        elif (fact := _known(node, known)) is not None:
+    matrices = [n for n in nodes if n.op == "call_function" and len(_shape(n)) >= 2]
+    for node in matrices:
+        if (fact := _known(node, known)) is not None:
             known[node] = fact
     if not known:
         return Triangles()
+    hidden: set[fx.Node] = set()
+    for node in reversed(matrices):
+        if _is_hidden(node, known, hidden):
+            hidden.add(node)
     sides = {_Known.ZERO_ABOVE: Triangle.LEFT_LOWER, _Known.ZERO_BELOW: Triangle.LEFT_UPPER}
     found: dict[fx.Node, Triangle] = {}
-    for product in products:
+    for product in (node for node in matrices if node.target in _PRODUCTS):
         left: Any = product.args[0]
         side = sides.get(known.get(left))  # type: ignore[arg-type]
         if side is not None:
             found[product] = side
-        elif _is_hidden(product, known):
+        elif product in hidden:
             found[product] = Triangle.RESULT
-    return Triangles(found, known)
+    zero = {node for node, fact in known.items() if fact is _Known.ZERO_ABOVE}
+    return Triangles(found, frozenset(zero | hidden))
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
@@ -183,8 +181,11 @@ def _counts(node: fx.Node) -> str | None:
     return "column" if columns == node.args[0] and rows == 1 else None
 
 
-def _is_hidden(node: fx.Node, known: dict[fx.Node, _Known]) -> bool:
-    """Is nothing above the diagonal looked at? It may be multiplied with zero, if it is finite."""
+def _is_hidden(node: fx.Node, known: Mapping[fx.Node, _Known], hidden: Collection[fx.Node]) -> bool:
+    """Is nothing above the diagonal looked at? It may be multiplied with zero, if it is finite.
+
+    `hidden` are those of the later nodes of which that is true.
+    """
     if not node.users:
         return False
     for user in node.users:
@@ -195,6 +196,6 @@ def _is_hidden(node: fx.Node, known: dict[fx.Node, _Known]) -> bool:
             if _Known.ZERO_ABOVE in others:
                 continue
         passes = user.target in (*_SAME_SHAPE, *_SUMS, *_FACTORS)
-        if not passes or _shape(user)[-2:] != _shape(node)[-2:] or not _is_hidden(user, known):
+        if not passes or _shape(user)[-2:] != _shape(node)[-2:] or user not in hidden:
             return False
     return True

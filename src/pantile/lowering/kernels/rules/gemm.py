@@ -124,7 +124,7 @@ class _Product:
         if found is None or turned or narrow or has_tiles():
             return None
         stored = [node for node in kernel.results if node in self.writer.plan.wanted]
-        if found is Triangle.RESULT and not all(map(known.is_blank_above, stored)):
+        if found is Triangle.RESULT and not known.blank.issuperset(stored):
             return None
         return found
 
