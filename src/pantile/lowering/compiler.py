@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from pantile.errors import CompilerFailed, CompilerMissing
@@ -48,6 +49,13 @@ def working_folder() -> Iterator[Path]:
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=work) as folder:
         yield Path(folder)
+
+
+def write_unit(folder: Path, name: str, text: str) -> str:
+    """Write a file of C++; its name. Begins with moves.h: see there."""
+    moves = files("pantile.lowering").joinpath("moves.h").read_text("utf-8")
+    (folder / f"{name}.cpp").write_text(f"{moves}\n{text}", encoding="utf-8")
+    return f"{name}.cpp"
 
 
 def run_together(commands: Sequence[Sequence[str]], folder: Path) -> None:

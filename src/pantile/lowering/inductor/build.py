@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from pantile.lowering.compiler import find_compiler, run_together, working_folder
+from pantile.lowering.compiler import find_compiler, run_together, working_folder, write_unit
 from pantile.lowering.inductor.generate import Sources
 
 _LANGUAGE = ("-std=c++20", "-fPIC", "-w", "-DNDEBUG")
@@ -50,8 +50,8 @@ def _build(sources: Sources, folder: Path) -> bytes:
         units["pool"] = (pool, [*_LANGUAGE, *_SPEED, "-ftree-loop-vectorize"])
     commands = []
     for name, (text, flags) in units.items():
-        (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
-        commands.append([find_compiler(), "-c", f"{name}.cpp", *flags, *_includes()])
+        unit = write_unit(folder, name, text)
+        commands.append([find_compiler(), "-c", unit, *flags, *_includes()])
     run_together(commands, folder)
     library = Path(torch.__file__).parent / "lib"
     objects = [f"{name}.o" for name in units]

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 
 from pantile.errors import ProgramError
-from pantile.lowering.compiler import find_compiler, run_together, working_folder
+from pantile.lowering.compiler import find_compiler, run_together, working_folder, write_unit
 from pantile.lowering.kernels import matrix_unit
 
 CPU = "PANTILE_CPU"
@@ -90,14 +90,12 @@ def build(texts: Sequence[str], *, checked: bool = False) -> bytes:
     compiler = find_compiler()
     command = [compiler, *flags(), *([CHECKED] if checked else [])]
     with working_folder() as folder:
-        names = [f"unit{number}" for number in range(len(texts))]
-        for name, text in zip(names, texts, strict=True):
-            (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
+        units = [write_unit(folder, f"unit{at}", text) for at, text in enumerate(texts)]
         (folder / "empty.cpp").touch()
         named = f"-Wl,-soname,{_STAND_IN}"
         empty = [compiler, "-shared", "-nostdlib", named, "-o", _STAND_IN, "empty.cpp"]
-        run_together([empty, *([*command, "-c", f"{name}.cpp"] for name in names)], folder)
-        objects = [f"{name}.o" for name in names]
+        run_together([empty, *([*command, "-c", unit] for unit in units)], folder)
+        objects = [f"unit{at}.o" for at in range(len(texts))]
         link = ["-shared", "-o", "program.so", *objects, "-lm", "-Wl,--no-as-needed", _STAND_IN]
         run_together([[compiler, *link]], folder)
         return (folder / "program.so").read_bytes()

@@ -162,13 +162,19 @@ def _kernels(functions: Sequence[Function]) -> tuple[list[_Text], dict[int, str]
         one = shared([texts[number] for number in numbers], name)
         given = f"int t, int T, Context* context, float* scratch{signature}{one.parameters}"
         head = f"void {name}({given})"
-        start = "int* const failed = &context->failed; COUNT_KERNEL(context);"
         note = functions[numbers[0]].note
-        body = f"{head} {{ // {note}\n{start}\n{one.text}\n}}"
+        text = _noting(one.text) if functions[numbers[0]].can_fail else one.text
+        body = f"{head} {{ // {note}\nCOUNT_KERNEL(context);\n{text}\n}}"
         kernels.append(_Text(head, body, one.tables))
         for number, arguments in zip(numbers, one.arguments, strict=True):
             calls[number] = _call(functions[number], name, number, arguments)
     return kernels, dict(sorted(calls.items()))
+
+
+def _noting(text: str) -> str:
+    """A kernel that notes in a variable of its own that something failed, and tells at the end."""
+    begin, end = "i64 noted = 0, *const failed = &noted;", "if (noted) context->failed = 1;"
+    return f"{begin}\n{text}\n{end}"
 
 
 def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text]]:

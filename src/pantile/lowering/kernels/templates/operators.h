@@ -150,13 +150,14 @@ template <class T> INLINE T op_right(T x, T by) {
 template <class T> INLINE T op_not(T x) { return ~x; }
 INLINE bool op_not(bool x) { return !x; }
 
-// A computed place in a tensor; one outside is noted, and the first is taken instead.
-INLINE i64 within(i64 place, i64 size, int* failed) {
-  if ((u64)place < (u64)size) return place;
-  *failed = 1;
-  return 0;
+// A computed place in a tensor; one outside is noted, and the first is taken instead. In whole numbers
+// without a branch, and noted in a variable of the kernel's own: of that gcc makes vectors.
+INLINE i64 within(i64 place, i64 size, i64* failed) {
+  const i64 outside = (place | (i64)((u64)size - 1 - (u64)place)) >> 63;  // all bits, or none
+  *failed |= outside;
+  return place & ~outside;
 }
 // The same, and negative places are counted from the end.
-INLINE i64 bounded(i64 place, i64 size, int* failed) {
+INLINE i64 bounded(i64 place, i64 size, i64* failed) {
   return within(place < 0 ? place + size : place, size, failed);
 }
