@@ -18,6 +18,7 @@ FILES = (
     "vector.h",
     "math.h",
     "halves.h",
+    "lanes.h",
     "conv.h",
     "conv_forward.h",
     "conv_input.h",

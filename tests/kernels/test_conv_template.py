@@ -67,9 +67,20 @@ extern "C" void weight{i}(const float* x, const float* dy, float* dw, float* scr
     LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
   }});
 }}
+extern "C" void turned{i}(const float* x, const float* dy, float* dw, float* scratch, int t,
+                          int T) {{
+  using C = {c};
+  if constexpr (C::IC > 4)  // fewer go another way
+    conv_weight<C, true>(x, dy, scratch, t, T, [&](int oc, int first, int count,
+                                                   const float* row) INLINE_CALL {{
+      float* to = dw + (i64)oc * C::IC * C::KH * C::KW + first;
+      LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+    }});
+}}
 extern "C" i64 floats{i}(int what) {{
   using C = {c};
-  return what == 0 ? C::packed_forward : what == 1 ? C::packed_input : C::weight_scratch;
+  const i64 sizes[] = {{C::packed_forward, C::packed_input, C::weight_scratch, C::turned_scratch}};
+  return sizes[what];
 }}
 """
 
@@ -119,6 +130,7 @@ class Native:
         self.forward_weight = torch.full((size(0),), torch.nan)
         self.input_weight = torch.full((size(1),), torch.nan)
         self.scratch = torch.full((size(2),), torch.nan)
+        self.turned_scratch = torch.full((size(3),), torch.nan)
 
     def run(self, name: str, *tensors: torch.Tensor) -> None:
         call = getattr(self.library, f"{name}{self.number}")
@@ -143,6 +155,12 @@ class Native:
         dw = torch.zeros(*self.shape.kernel, self.shape.inputs, self.shape.outputs)
         self.run("weight", x, dy, dw, self.scratch)
         return dw.permute(3, 2, 0, 1)
+
+    def turned(self, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        """The same, as it lies in torch's weights."""
+        dw = torch.zeros(self.shape.outputs, self.shape.inputs, *self.shape.kernel)
+        self.run("turned", x, dy, dw, self.turned_scratch)
+        return dw
 
 
 SHARED = {
@@ -175,6 +193,8 @@ def test_all_three_directions_agree_with_torch(
     assert close(native.forward(x), y)
     assert close(native.input(dy), dx)
     assert close(native.weight(x, dy), dw)
+    if shape.inputs > 4:
+        assert torch.equal(native.turned(x, dy), native.weight(x, dy))
 
 
 DEPTHWISE_SHAPES = [
@@ -216,7 +236,7 @@ def test_a_group_is_a_convolution_with_the_strides_of_all_channels(tmp_path: Pat
     shape, groups = Shape(2, 40, 9, 10, 54, (3, 3), (1, 1), (1, 1)), 2
     library = built([KERNELS.format(i=0, c=shape.cpp(groups))], tmp_path)
     x, w, dy = operands(shape, groups)
-    y, dx, weights = torch.zeros_like(dy), torch.zeros_like(x), []
+    y, dx, weights, turned = torch.zeros_like(dy), torch.zeros_like(x), [], []
     for group in range(groups):
         native = Native(library, 0, shape, 2)
         wanted, given = slice(27 * group, 27 * group + 27), slice(20 * group, 20 * group + 20)
@@ -226,6 +246,9 @@ def test_a_group_is_a_convolution_with_the_strides_of_all_channels(tmp_path: Pat
         dw = torch.zeros(3, 3, 20, 27)
         native.run("weight", x[..., given], dy[..., wanted], dw, native.scratch)
         weights.append(dw.permute(3, 2, 0, 1))
+        turned.append(torch.zeros(27, 20, 3, 3))
+        native.run("turned", x[..., given], dy[..., wanted], turned[-1], native.turned_scratch)
     ours = (y.permute(0, 3, 1, 2), dx.permute(0, 3, 1, 2), torch.cat(weights))
     right = expected(shape, x, w, dy, groups)
     assert all(close(one, other) for one, other in zip(ours, right, strict=True))
+    assert torch.equal(torch.cat(turned), ours[2])

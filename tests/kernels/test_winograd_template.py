@@ -74,6 +74,15 @@ extern "C" void weight{i}(const float* x, const float* dy, float* scratch, float
     LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
   }});
 }}
+extern "C" void turned{i}(const float* x, const float* dy, float* scratch, float* dw, int t,
+                          int T) {{
+  using C = {c};
+  winograd_weight<C, true>(x, dy, scratch, t, T, [&](int oc, int first, int count,
+                                                     const float* row) INLINE_CALL {{
+    float* to = dw + (i64)oc * C::IC * 9 + first;
+    LANEWISE for (int j = 0; j < count; j++) to[j] += row[j];
+  }});
+}}
 extern "C" i64 floats{i}(int what) {{
   using C = {c};
   const i64 sizes[] = {{WinogradForward<C>::packed, WinogradInput<C>::packed,
@@ -94,6 +103,8 @@ SHARED = {
     "winograd_scatter_by<S::NV, S::LAST == S::NR>(winograd_scatter_plan<C>, ",
     "winograd_weight<C>(": "using S = WinogradForward<C>; "
     "winograd_weight_by<S::NV, S::LAST == S::NR>(winograd_weight_plan<C>, ",
+    "winograd_weight<C, true>(": "using S = WinogradForward<C>; "
+    "winograd_weight_by<S::NV, S::LAST == S::NR, true>(winograd_weight_plan<C>, ",
 }
 """The same calls, of loops that all convolutions share."""
 
@@ -126,16 +137,17 @@ class Native:
             call(*map(address, tensors), t, self.threads)
 
     def all(self, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> list[torch.Tensor]:
-        """The result, and both gradients; that of the input in both ways."""
+        """The result, and both gradients, each in both ways."""
         y, dx, scattered = torch.zeros_like(dy), torch.zeros_like(x), torch.zeros_like(x)
-        dw = torch.zeros(3, 3, x.shape[3], dy.shape[3])
+        dw, turned = torch.zeros(3, 3, x.shape[3], dy.shape[3]), torch.zeros_like(w)
         self.run("pack", w, *self.packed)
         self.run("forward", x, self.packed[0], self.scratch[0], y)
         self.run("input", dy, self.packed[1], self.scratch[1], dx)
         self.run("scatter", dy, self.packed[2], self.scratch[2], scattered)
         self.run("weight", x, dy, self.scratch[3], dw)
+        self.run("turned", x, dy, self.scratch[3], turned)
         images = [image.permute(0, 3, 1, 2) for image in (y, dx, scattered)]
-        return [*images, dw.permute(3, 2, 0, 1)]
+        return [*images, dw.permute(3, 2, 0, 1), turned]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -146,7 +158,7 @@ def test_all_three_directions_agree_with_torch(
     x, w, dy = operands(SHAPES[number])
     ours = Native(library, number, threads).all(x, w, dy)
     y, dx, dw = expected(SHAPES[number], x, w, dy)
-    right = [y, dx, dx, dw]
+    right = [y, dx, dx, dw, dw]
     assert all(close(one, other) for one, other in zip(ours, right, strict=True))
 
 
@@ -169,6 +181,6 @@ def test_it_is_as_exact_as_torch(tmp_path: Path) -> None:
     )
     ours = Native(library, 0, 1).all(x, w, dy)
     exact_y, exact_dx, exact_dw = expected(shape, x, w, dy)
-    right = [exact_y, exact_dx, exact_dx, exact_dw]
-    for one, eager, exact in zip(ours, (y, dx, dx, dw), right, strict=True):
+    right = [exact_y, exact_dx, exact_dx, exact_dw, exact_dw]
+    for one, eager, exact in zip(ours, (y, dx, dx, dw, dw), right, strict=True):
         assert (one - exact).norm() <= 2 * (eager - exact).norm()

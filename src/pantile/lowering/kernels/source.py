@@ -214,7 +214,7 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
     """Templates that no kernel needs only cost time to compile."""
     words = {
         "halves.h": ("bf16", "fp16"),
-        "lanes.h": ("emm<",),
+        "lanes.h": ("emm<", "Conv<"),
         "gemm.h": ("emm<",),
         "tiles.h": ("emm<",) if has_tiles() else (),
         "conv_pairs.h": ("Pairs<", "_pairs<"),

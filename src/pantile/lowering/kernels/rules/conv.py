@@ -9,9 +9,10 @@ from math import prod
 import torch
 from torch import fx
 
-from pantile.lowering.kernels.emission import ACC, epilogue, stores_of, written_by
+from pantile.lowering.kernels.emission import ACC, Store, epilogue, stores_of, written_by
 from pantile.lowering.kernels.families import Family
 from pantile.lowering.kernels.index import Affine, Axis
+from pantile.lowering.kernels.loops import collapsed
 from pantile.lowering.kernels.memory import Buffer, Pointer, dense_strides
 from pantile.lowering.kernels.operand import Operand, strided
 from pantile.lowering.kernels.plan import Kernel
@@ -35,6 +36,9 @@ time to compile W4, whose step takes up to 1 % longer. W1b's would take 2 % long
 
 _FEW = 4
 """So few channels to read, and the loops around the pixels are a kernel's own (conv_alone)."""
+
+_TAPS = 64
+"""A weight with more taps is handed over by outputs: its rows are long anyway."""
 
 _PANEL = 64
 """No panel of a packed weight is wider."""
@@ -116,16 +120,49 @@ class ConvWeight(_Conv):
         gradient, source = self.operands(node)
         dy, x = wide_image(writer, gradient), wide_image(writer, source)
         form = Form.of(self.geometry(node), (source, node, gradient), x, dy)
-        shares = _shares_loops(writer)
-        trace = Trace(writer.plan)
-        o, i, kh, kw = axes = named_axes(node, "o i kh kw")
-        stores = stores_of(writer, kernel, trace, axes, None)
-        before, body = epilogue(trace, stores, [kh, kw, i], o, form.first(form.outputs))
-        text = f"{before}\n{form.weight_call(x, dy, shares=shares)} {{ {body} }});"
-        form.need_weight_scratch(writer)
-        used = {**trace.used, x.pointer.name: x.pointer, dy.pointer.name: dy.pointer}
+        rows = (form.may_turn and _turned(kernel, writer)) or _by_outputs(kernel, writer)
+        first = "first" if rows.turned else form.first(form.outputs)
+        before, body = epilogue(rows.trace, rows.stores, rows.outer, rows.lane, first)
+        if rows.turned:
+            body = f"const int o = {form.first(form.outputs, 'output')};{body}"
+        call = form.weight_call(x, dy, shares=_shares_loops(writer), turned=rows.turned)
+        form.need_weight_scratch(writer, turned=rows.turned)
+        used = {**rows.trace.used, x.pointer.name: x.pointer, dy.pointer.name: dy.pointer}
+        text = f"{before}\n{call} {{ {body} }});"
+        writes = written_by(rows.stores)
         note = f"convolution, to weight {node.name}"
-        writer.function(text, used, note, writes=written_by(stores))
+        writer.function(text, used, note, writes=writes)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """In which rows the sums of a weight's gradient are handed over, and what is stored of them."""
+
+    trace: Trace
+    outer: list[Axis]
+    lane: Axis
+    stores: list[Store]
+    turned: bool
+    """A row is some inputs of one output with all their taps; else outputs of an input and tap."""
+
+
+def _by_outputs(kernel: Kernel, writer: Writer) -> _Rows:
+    trace = Trace(writer.plan)
+    o, i, kh, kw = axes = named_axes(kernel.anchor, "o i kh kw")
+    return _Rows(trace, [kh, kw, i], o, stores_of(writer, kernel, trace, axes, None), False)
+
+
+def _turned(kernel: Kernel, writer: Writer) -> _Rows | None:
+    """As torch's weights lie in memory; None if what is stored does not lie so."""
+    trace = Trace(writer.plan)
+    o, *rest = axes = named_axes(kernel.anchor, "o i kh kw")
+    stores = stores_of(writer, kernel, trace, axes, None)
+    stores = [replace(store, address=trace.space.resolve(store.address)) for store in stores]
+    leaves = [leaf for axis in rest for leaf in trace.space.leaves(axis) if leaf.size > 1]
+    leaves, stores = collapsed(trace, leaves, stores)
+    if len(leaves) != 1 or any(store.address.factor(leaves[0]) != 1 for store in stores):
+        return None
+    return _Rows(trace, [o], leaves[0], stores, True)
 
 
 @dataclass(frozen=True)
@@ -184,9 +221,14 @@ class Form:
         apart = self.groups > 1 and not self.depthwise
         return f"for (int group = 0; group < {self.groups}; group++) " if apart else ""
 
-    def first(self, channels: int) -> str:
+    def first(self, channels: int, name: str = "first") -> str:
         """The first channel of a row that an epilogue is given."""
-        return f"(group * {channels} + first)" if self._loop else "first"
+        return f"(group * {channels} + {name})" if self._loop else name
+
+    @property
+    def may_turn(self) -> bool:
+        """Can a template hand over the gradient of the weight as torch's weights lie in memory?"""
+        return self.inputs > _FEW and not self.depthwise and prod(shape_of(self.weight)[2:]) <= _TAPS
 
     def _from(self, pointer: str, step: int) -> str:
         return f"{pointer} + group * {step}" if self._loop else pointer
@@ -240,23 +282,24 @@ class Form:
     def _scatters(self, to: str) -> bool:
         return to == "input" and "scatter" in self.winograd
 
-    def need_weight_scratch(self, writer: Writer) -> None:
+    def need_weight_scratch(self, writer: Writer, *, turned: bool) -> None:
         """What a thread needs to sum the gradient of the weight."""
         if "weight" in self.winograd:
             writer.need_scratch(f"{self._winograd('weight')}::scratch")
         elif not self.depthwise:
-            writer.need_scratch(f"{self.text}::weight_scratch")
+            writer.need_scratch(f"{self.text}::{'turned' if turned else 'weight'}_scratch")
 
-    def weight_call(self, x: Operand, dy: Operand, *, shares: bool) -> str:
+    def weight_call(self, x: Operand, dy: Operand, *, shares: bool, turned: bool) -> str:
         """The call that sums the gradient of the weight, up to the body of its epilogue."""
         parameters = "int first, int count, const float* row) INLINE_CALL"
+        outer, how = ("int output", ", true") if turned else ("int kh, int kw, int i", "")
         if "weight" in self.winograd:
             plan = opened_table("WinogradWeightPlan", f"winograd_weight_plan<{self.text}>")
-            call = f"winograd_weight<{self.text}>("
-            call = f"winograd_weight_by<{_panel(self.outputs)}>({plan}, " if shares else call
+            call = f"winograd_weight<{self.text}{how}>("
+            call = f"winograd_weight_by<{_panel(self.outputs)}{how}>({plan}, " if shares else call
             return (
                 f"{call}{x.pointer.name}, {dy.pointer.name}, scratch, t, T,"
-                f" [=](int kh, int kw, int i, {parameters}"
+                f" [=]({outer}, {parameters}"
             )
         if self.depthwise:
             return (
@@ -265,8 +308,8 @@ class Form:
             )
         a, b = self._from(x.pointer.name, self.inputs), self._from(dy.pointer.name, self.outputs)
         return (
-            f"{self._loop}conv_weight<{self.text}>({a}, {b}, scratch, t, T,"
-            f" [=](int kh, int kw, int i, {parameters}"
+            f"{self._loop}conv_weight<{self.text}{how}>({a}, {b}, scratch, t, T,"
+            f" [=]({outer}, {parameters}"
         )
 
     def _packs_by_turns(self, writer: Writer) -> bool:

@@ -75,7 +75,7 @@ APART void conv_take(const void* with, const ConvPart& given) {
   conv_pixels_to<NR, WHOLE>(part, ep);
 }
 
-template <class C>
+template <class C, bool TURNED>
 struct ConvWeightSizes;
 
 template <int N_, int IC_, int H_, int W_, int OC_, int OH_, int OW_, int KH_, int KW_, int SH_,
@@ -102,7 +102,8 @@ struct Conv {
       (i64)input_panels * input_chunks * input_chunk * KH * KW * input_panel;
 
   // The gradient to the weight keeps its sums, and copies of what does not fit its loops.
-  static constexpr i64 weight_scratch = ConvWeightSizes<Conv>::SCRATCH;
+  static constexpr i64 weight_scratch = ConvWeightSizes<Conv, false>::SCRATCH;
+  static constexpr i64 turned_scratch = ConvWeightSizes<Conv, true>::SCRATCH;
 };
 
 // A square of LANES rows in registers, mirrored at its diagonal: swap blocks of 1, 2, 4, ... lanes.

@@ -11,13 +11,45 @@
 // the part's inputs lie side by side, so it stays in the nearest cache, as the panel's copy of dy.
 // Few inputs (a first layer): a tile is all inputs of many taps, which read a copy of the strip of
 // x with the padding written out (it is small). Threads share the tiles.
+//
+// TURNED: sums are handed over as they lie in torch's weights, [oc][ic][kh][kw]. Rows of outputs
+// would be stored IC * KH * KW floats apart: often in a few sets of the nearest cache.
 
 #pragma once
 
 // Pixels of a strip, and floats of sums kept at a time.
 constexpr int CONV_STRIP_PIXELS = 128, CONV_SUMS_FLOATS = 80 * 1024;
 
-template <class C>
+// Floats that lie side by side when sums are turned: some inputs with all their taps, and room for
+// the end of a vector.
+constexpr int CONV_TURNED = 144;
+constexpr int conv_turned_row(int floats) { return conv_ceil(floats, LANES) * LANES; }
+
+// The sums of some inputs, a row of NR outputs for each tap (strides: of taps, of inputs), become
+// turned[NR][ROW], input by input.
+template <int NR, int ROW>
+APART_WHOLE void conv_turn(const float* sums, i64 tap, i64 input, int taps, int inputs,
+                           float* turned) {
+  const float* row = sums;
+  int left = taps, rows = taps * inputs;
+  ROLLED for (; rows > 0; rows -= LANES, turned += LANES) {
+    const float* from[LANES];
+    ROLLED for (int i = 0; i < LANES; i++) {
+      from[i] = row;
+      if (i >= rows - 1) continue;  // the last one again, behind the end
+      row += tap;
+      if (--left == 0) left = taps, row = sums += input;
+    }
+    ROLLED for (int v = 0; v < NR; v += LANES) {
+      vec square[LANES];
+      UNROLLED for (int i = 0; i < LANES; i++) square[i] = load(from[i] + v);
+      transpose(square);
+      UNROLLED for (int i = 0; i < LANES; i++) store(turned + (v + i) * ROW, square[i]);
+    }
+  }
+}
+
+template <class C, bool TURNED>
 struct ConvWeightSizes {
   static constexpr int MOST = REGISTERS - 4;  // rows of a tile one vector wide
   static constexpr bool FEW = C::IC <= 4 && C::KW * C::IC <= MOST;
@@ -55,7 +87,8 @@ struct ConvWeightSizes {
 
   static constexpr i64 SUMS = (i64)ROWS * NR;
   static constexpr int KEPT = conv_min(PANELS, conv_max(1, (int)(CONV_SUMS_FLOATS / SUMS)));
-  static constexpr bool ALONE = STRIP_IMAGES == C::N && STRIP_ROWS == C::OH;  // nothing to keep
+  // Nothing to keep.
+  static constexpr bool ALONE = !TURNED && STRIP_IMAGES == C::N && STRIP_ROWS == C::OH;
   static constexpr i64 SUMS_KEPT = ALONE ? MR * NR : SUMS * KEPT;
   static constexpr i64 SCRATCH = SUMS_KEPT + OUTPUTS + COPY;
 };
@@ -136,9 +169,9 @@ APART_WHOLE void conv_copy_parts(const float* x, int columns, int x_column, int 
   }
 }
 
-template <class C>
-struct ConvWeight : ConvWeightSizes<C> {
-  using S = ConvWeightSizes<C>;
+template <class C, bool TURNED>
+struct ConvWeight : ConvWeightSizes<C, TURNED> {
+  using S = ConvWeightSizes<C, TURNED>;
 
   // Copies the rows of x from `top` on that a strip reads: with their padding, or by parts.
   INLINE void copy_inputs(const float* x, int images, int top, float* copy) {
@@ -234,27 +267,53 @@ struct ConvWeight : ConvWeightSizes<C> {
   }
 };
 
+// The turned sums of the tiles [start, end), whole parts: ep(oc, first, count, row), where `first`
+// counts inputs and taps.
+template <class S, class C, class Ep>
+INLINE void conv_give_turned(const float* sums, int base, int start, int end, const Ep& ep) {
+  constexpr int AT_ONCE = conv_min(conv_max(1, CONV_TURNED / S::TAPS), C::IC);
+  constexpr int ROW = conv_turned_row(AT_ONCE * S::TAPS);
+  ROLLED for (int panel = start / S::TILES; panel * S::TILES < end; panel++) {
+    const int first = conv_max(0, start - panel * S::TILES) / S::TAPS;
+    const int last = conv_min(S::TILES, end - panel * S::TILES) / S::TAPS;
+    const int until = conv_min(C::IC, last * S::MR), oc = panel * S::NR;
+    ROLLED for (int ic = first * S::MR; ic < until; ic += AT_ONCE) {
+      alignas(64) float turned[S::NR * ROW];
+      const int inputs = conv_min(AT_ONCE, until - ic);
+      conv_turn<S::NR, ROW>(sums + (panel - base) * S::SUMS + (i64)ic * S::NR,
+                            (i64)C::IC * S::NR, S::NR, S::TAPS, inputs, turned);
+      ROLLED for (int i = 0; i < conv_min(S::NR, C::OC - oc); i++)
+        ep(oc + i, ic * S::TAPS, inputs * S::TAPS, turned + i * ROW);
+    }
+  }
+}
+
 // dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel, with the
-// last strip, while it is still in the nearest cache.
-template <class C, class Ep>
+// last strip, while it is still in the nearest cache; or all of them are turned at the end.
+template <class C, bool TURNED = false, class Ep>
 INLINE void conv_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
-  using S = ConvWeight<C>;
-  int start = share(S::PANELS * S::TILES, t, T), end = share(S::PANELS * S::TILES, t + 1, T);
+  using S = ConvWeight<C, TURNED>;
+  constexpr int TOGETHER = TURNED ? S::TAPS : 1, SHARES = S::PANELS * S::TILES / TOGETHER;
+  int start = share(SHARES, t, T) * TOGETHER, end = share(SHARES, t + 1, T) * TOGETHER;
   ROLLED while (start < end) {
     int base = start / S::TILES, until = conv_min(end, (base + S::KEPT) * S::TILES);
     ROLLED for (int n = 0; n < C::N; n += S::STRIP_IMAGES)
       ROLLED for (int top = 0; top < C::OH; top += S::STRIP_ROWS) {
-        bool last = n + S::STRIP_IMAGES >= C::N && top + S::STRIP_ROWS >= C::OH;
+        bool last = !TURNED && n + S::STRIP_IMAGES >= C::N && top + S::STRIP_ROWS >= C::OH;
         auto done = [&](int panel, int tile, const float* sums) INLINE_CALL {
-          int row = S::first_row(tile), stop = last ? row + S::rows_of(tile) : row;
-          ROLLED for (; row < stop; row++, sums += S::NR) {
-            int tap = row / C::IC, kh = tap / C::KW, kw = tap % C::KW, oc = panel * S::NR;
-            if (S::REST == 0 || panel < S::PANELS - 1) ep(kh, kw, row % C::IC, oc, S::NR, sums);
-            else ep(kh, kw, row % C::IC, oc, S::REST, sums);
+          if constexpr (TURNED) return;
+          else {
+            int row = S::first_row(tile), stop = last ? row + S::rows_of(tile) : row;
+            ROLLED for (; row < stop; row++, sums += S::NR) {
+              int tap = row / C::IC, kh = tap / C::KW, kw = tap % C::KW, oc = panel * S::NR;
+              if (S::REST == 0 || panel < S::PANELS - 1) ep(kh, kw, row % C::IC, oc, S::NR, sums);
+              else ep(kh, kw, row % C::IC, oc, S::REST, sums);
+            }
           }
         };
         S::strip(x, dy, scratch, base, start, until, n, top, done);
       }
+    if constexpr (TURNED) conv_give_turned<S, C>(scratch, base, start, until, ep);
     start = until;
   }
 }

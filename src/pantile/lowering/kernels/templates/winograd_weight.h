@@ -6,7 +6,8 @@
 //     sums[panel][part][16][MR][NR]  +=  inputs * outputs, over the tiles of the block
 //   sums ─ transformed ─► 3 x 3 taps of MR inputs and NR outputs, for the epilogue
 //
-// Threads share the pairs of panels and parts.
+// Threads share the pairs of panels and parts. Epilogues get rows of outputs, or (TURNED) for each
+// output all taps of the inputs of a part, which lie side by side in torch's weights.
 
 #pragma once
 
@@ -22,7 +23,7 @@ struct WinogradWeight : WinogradForward<C> {
   // No multiples of a page: 16 of these are written side by side.
   static constexpr i64 PART = (i64)BLOCK * MR, INPUT = PARTS * PART + LANES;
   static constexpr i64 OUTPUT = (i64)BLOCK * NR + LANES;
-  static constexpr i64 SUMS = 16 * MR * NR, KEPT = PARTS * (BLOCKS > 1 ? PANELS : 1);
+  static constexpr i64 SUMS = 16 * MR * NR, KEPT = BLOCKS > 1 ? PARTS * PANELS : 1;
   static constexpr i64 scratch = 16 * INPUT + PANELS * 16 * OUTPUT + KEPT * SUMS;
 };
 
@@ -124,29 +125,50 @@ INLINE void winograd_nine(const float* from, i64 step, float* to, i64 next) {
   }
 }
 
-// The epilogue of one input and a panel of outputs: taps[9][NR].
-template <int NR, bool WHOLE, class Ep>
-INLINE void winograd_taps_to(const Ep& ep, int ic, int oc, int count, const float* taps) {
-  ROLLED for (int tap = 0; tap < 9; tap++, taps += NR) {
-    if (WHOLE || count == NR) ep(tap / 3, tap % 3, ic, oc, NR, taps);
-    else ep(tap / 3, tap % 3, ic, oc, count, taps);
+// What epilogues are given of a part: MR inputs, from `ic` on, and `channels` outputs from `oc` on.
+template <int NV, bool TURNED>
+struct WinogradTaps {
+  static constexpr int MR = WINOGRAD_INPUT_ROWS, NR = NV * LANES;
+  static constexpr int ROW = conv_turned_row(9 * MR), FLOATS = TURNED ? NR * ROW : 9 * MR * NR;
+
+  // From the sums of the 16 products.
+  INLINE void make(const float* sums, float* taps) {
+    alignas(64) float plain[TURNED ? 9 * MR * NR : 1];
+    float* to = TURNED ? plain : taps;
+    ROLLED for (int row = 0; row < MR; row++)
+      ROLLED for (int v = 0; v < NR; v += LANES)
+        winograd_nine(sums + row * NR + v, MR * NR, to + 9 * row * NR + v, NR);
+    if constexpr (TURNED) conv_turn<NR, ROW>(plain, NR, 9 * NR, 9, MR, taps);
   }
-}
+
+  template <bool WHOLE, class Ep>
+  INLINE void give(const Ep& ep, int ic, int oc, int channels, const float* taps) {
+    if constexpr (TURNED) {
+      ROLLED for (int i = 0; i < channels; i++) ep(oc + i, 9 * ic, 9 * MR, taps + i * ROW);
+    } else {
+      ROLLED for (int row = 0; row < 9 * MR; row++, taps += NR) {
+        const int tap = row % 9;
+        if (WHOLE || channels == NR) ep(tap / 3, tap % 3, ic + row / 9, oc, NR, taps);
+        else ep(tap / 3, tap % 3, ic + row / 9, oc, channels, taps);
+      }
+    }
+  }
+};
 
 // The same through a pointer, as in conv.h.
-using WinogradTake = void (*)(const void* ep, int ic, int oc, int count, const float* taps);
+using WinogradTake = void (*)(const void* ep, int ic, int oc, int channels, const float* taps);
 
-template <int NR, bool WHOLE, class Ep>
-APART void winograd_take(const void* with, int ic, int oc, int count, const float* taps) {
+template <int NV, bool WHOLE, bool TURNED, class Ep>
+APART void winograd_take(const void* with, int ic, int oc, int channels, const float* taps) {
   const Ep ep = *(const Ep*)with;  // a copy, which nothing that is stored can change
-  winograd_taps_to<NR, WHOLE>(ep, ic, oc, count, taps);
+  WinogradTaps<NV, TURNED>::template give<WHOLE>(ep, ic, oc, channels, taps);
 }
 
-template <int NV, class Take>
+template <int NV, bool TURNED, class Take>
 INLINE void winograd_weight_run(const WinogradWeightPlan& s, const float* x, const float* dy,
                                 float* scratch, int t, int T, Take take) {
-  constexpr int MR = WINOGRAD_INPUT_ROWS;
-  constexpr int NR = NV * LANES, SUMS = 16 * MR * NR;
+  using Taps = WinogradTaps<NV, TURNED>;
+  constexpr int MR = Taps::MR, NR = Taps::NR, SUMS = 16 * MR * NR;
   float *inputs = scratch, *outputs = inputs + 16 * s.INPUT;
   float* kept = outputs + s.PANELS * 16 * s.OUTPUT;
   const int pairs = s.PANELS * s.PARTS, start = share(pairs, t, T), end = share(pairs, t + 1, T);
@@ -158,50 +180,61 @@ INLINE void winograd_weight_run(const WinogradWeightPlan& s, const float* x, con
     winograd_dy(s, dy, first, count, first_panel * NR, conv_min(s.OC, panels * NR), NR, outputs);
     ROLLED for (int panel = first_panel; panel < panels; panel++) {
       const int from = conv_max(start, panel * s.PARTS), to = conv_min(end, (panel + 1) * s.PARTS);
-      const int begin = from - panel * s.PARTS;  // among the parts
-      float* sums = s.BLOCKS > 1 ? kept + (i64)(from - start) * SUMS : kept;
       const float* by = outputs + (i64)(panel - first_panel) * 16 * s.OUTPUT;
-      ROLLED for (int i = 0; i < 16; i++)
-        ROLLED for (int at = 0; at < to - from; at++)
-          winograd_sum<MR, NV>(inputs + i * s.INPUT + (begin + at) * s.PART, by + i * s.OUTPUT,
-                               count, sums + (i64)at * SUMS + i * MR * NR, block == 0);
-      if (block < s.BLOCKS - 1) continue;
-      const int oc = panel * NR, channels = conv_min(NR, s.OC - oc);
-      ROLLED for (int row = 0; row < (to - from) * MR; row++) {
-        alignas(64) float taps[9 * NR];
-        ROLLED for (int v = 0; v < NR; v += LANES)
-          winograd_nine(sums + (i64)(row / MR) * SUMS + row % MR * NR + v, MR * NR, taps + v, NR);
-        take(begin * MR + row, oc, channels, taps);
+      const float* parts = inputs + (from - panel * s.PARTS) * s.PART;
+      auto sum = [&](int i, int at, float* sums) INLINE_CALL {
+        winograd_sum<MR, NV>(parts + i * s.INPUT + at * s.PART, by + i * s.OUTPUT, count,
+                             sums + i * MR * NR, block == 0);
+      };
+      auto finish = [&](int at, const float* sums) INLINE_CALL {
+        alignas(64) float taps[Taps::FLOATS];
+        Taps::make(sums, taps);
+        const int oc = panel * NR;
+        take((from + at - panel * s.PARTS) * MR, oc, conv_min(NR, s.OC - oc), taps);
+      };
+      if (s.BLOCKS == 1) {  // each part is done at once, while its sums are in the nearest cache
+        ROLLED for (int at = 0; at < to - from; at++) {
+          ROLLED for (int i = 0; i < 16; i++) sum(i, at, kept);
+          finish(at, kept);
+        }
+      } else {
+        float* sums = kept + (i64)(from - start) * SUMS;
+        ROLLED for (int i = 0; i < 16; i++)
+          ROLLED for (int at = 0; at < to - from; at++) sum(i, at, sums + (i64)at * SUMS);
+        if (block == s.BLOCKS - 1)
+          ROLLED for (int at = 0; at < to - from; at++) finish(at, sums + (i64)at * SUMS);
       }
     }
   }
 }
 
-template <int NV>
+template <int NV, bool TURNED>
 APART_WHOLE void winograd_weight_run_shared(const WinogradWeightPlan& plan, const float* x,
                                             const float* dy, float* scratch, int t, int T,
                                             WinogradTake take, const void* ep) {
-  winograd_weight_run<NV>(plan, x, dy, scratch, t, T,
-                          [=](int ic, int oc, int count, const float* taps) INLINE_CALL {
-                            take(ep, ic, oc, count, taps);
-                          });
+  winograd_weight_run<NV, TURNED>(
+      plan, x, dy, scratch, t, T,
+      [=](int ic, int oc, int channels, const float* taps) INLINE_CALL {
+        take(ep, ic, oc, channels, taps);
+      });
 }
 
-// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel. NV: vectors
-// of a panel. WHOLE: the last panel is full, too.
-template <int NV, bool WHOLE, class Ep>
+// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel; TURNED:
+// ep(oc, first, count, taps). NV: vectors of a panel. WHOLE: the last panel is full, too.
+template <int NV, bool WHOLE, bool TURNED = false, class Ep>
 INLINE void winograd_weight_by(const WinogradWeightPlan& plan, const float* x, const float* dy,
                                float* scratch, int t, int T, Ep ep) {
-  winograd_weight_run_shared<NV>(plan, x, dy, scratch, t, T,
-                                 winograd_take<NV * LANES, WHOLE, Ep>, &ep);
+  winograd_weight_run_shared<NV, TURNED>(plan, x, dy, scratch, t, T,
+                                         winograd_take<NV, WHOLE, TURNED, Ep>, &ep);
 }
 
 // The same in a function of its own, epilogue and all.
-template <class C, class Ep>
+template <class C, bool TURNED = false, class Ep>
 INLINE void winograd_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
   using S = WinogradWeight<C>;
-  winograd_weight_run<S::NV>(winograd_weight_plan<C>, x, dy, scratch, t, T,
-                             [&](int ic, int oc, int count, const float* taps) INLINE_CALL {
-                               winograd_taps_to<S::NR, S::LAST == S::NR>(ep, ic, oc, count, taps);
-                             });
+  winograd_weight_run<S::NV, TURNED>(
+      winograd_weight_plan<C>, x, dy, scratch, t, T,
+      [&](int ic, int oc, int channels, const float* taps) INLINE_CALL {
+        WinogradTaps<S::NV, TURNED>::template give<S::LAST == S::NR>(ep, ic, oc, channels, taps);
+      });
 }
