@@ -9,9 +9,8 @@
 //
 //                         B  |..NV vectors..|      panel = [K][NV * LANES], packed when the rows
 //               A  ┌──┐   ───┼──────────────┤      of B are not contiguous or too far apart
-//             MR { │..│      │ sums in regs │      strip = [K][MR], A packed when big and its rows
-//                  └──┘      └──────────────┘      are not contiguous: its columns may be fetched
-//                                                  ahead instead (FETCHES)
+//             MR { │..│      │ sums in regs │      strip = [K][MR], A packed when big and its
+//                  └──┘      └──────────────┘      columns are contiguous instead of its rows
 //
 //   DOTS    few rows, B transposed: packing B would cost more than the product. Vectors run along
 //           k in A and B, their lanes are added up at the end.
@@ -66,7 +65,6 @@ struct GemmPlan {
   float cycles;         // the estimate by which the plan was chosen
   bool pairs = false;   // OUTER: a step along k is a word of two bfloat16
   bool kept_b = false;  // OUTER: the panels of B were packed before
-  bool fetches = false; // OUTER: columns of A are contiguous, and fetched ahead from where they lie
 };
 
 // Where OUTER finds its rows of B.
@@ -112,15 +110,8 @@ constexpr float triangle_part(Triangle triangle, int M, int N, int K, int rows, 
 
 constexpr int FEW_ROWS = 32;
 
-// So many steps ahead operands are fetched that lie far apart.
-constexpr int AHEAD = 32;
-
 // What may stay in a cache at a time, in bytes: a panel in L1 or L2, a block of A in L2.
 constexpr i64 L1_PANEL = 24 << 10, L2_PANEL = 104 << 10, L2_BLOCK = 400 << 10;
-
-// Sums that are long enough, and operands that are small enough (for L3), to read columns of A from
-// where they lie. To pack them takes a tenth of the time of a product.
-constexpr int FETCHED_SUM = 256, FETCHED_A = 2 << 20;
 
 constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, int BN, int rows,
                                    int vectors, PanelsOfB b, bool A16, bool B16) {
@@ -128,11 +119,7 @@ constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, 
   const int strips = pieces(M, rows), panels = pieces(N, LANES * vectors);
   GemmPlan plan{OUTER, rows, vectors, false, b == PACKED, A16 && AK == 1, K, strips, 0};
   plan.kept_b = b == PACKED_BEFORE;
-  const bool columns = !A16 && AM == 1 && AK >= LANES;
-  const bool in_place = columns && K >= FETCHED_SUM && i64(M) * K <= FETCHED_A;
-  plan.pack_a =
-      A16 || (AK != 1 && !in_place && panels > 1 && K >= 32 && i64(M) * K > (1 << 12));
-  plan.fetches = columns && !plan.pack_a && K >= 2 * AHEAD;
+  plan.pack_a = A16 || (AK != 1 && panels > 1 && K >= 32 && i64(M) * K > (1 << 12));
   if (plan.pack_b) plan.cycles += float(K) * N * (BN == 1 ? 0.12f : BK == 1 ? 0.3f : 2.f);
   if (plan.rows_a) plan.cycles += float(K) * M * 0.12f;
   else if (plan.pack_a) plan.cycles += float(K) * M * (AM == 1 ? 0.3f : 2.f);
@@ -149,7 +136,7 @@ constexpr GemmPlan outer_candidate(int M, int N, int K, int AM, int AK, int BK, 
   const float line = near || strips == 1 ? 0 : pack_b ? 2.6f : BK < 256 ? 3 : BK % 1024 ? 4 : 6;
   plan.cycles += tiles_cycles(M, N, K, rows, vectors, line, B16 && !pack_b ? 1 : 0);
   // Every panel fetches A again.
-  const bool far = !plan.pack_a && !plan.fetches && i64(M) * K > (1 << 17);
+  const bool far = !plan.pack_a && i64(M) * K > (1 << 17);
   plan.cycles += float(panels) * M * K * (far ? 0.15f : 0.03f);
   return plan;
 }
@@ -359,6 +346,9 @@ struct Gemm<M, 1, K, AM, AK, BK, BN, A16, B16, BF16, false, WHOLE>
 
 // --------------------------------------------------------------------------------------- packing
 
+// So many steps ahead rows of B are fetched that lie far apart.
+constexpr int AHEAD = 32;
+
 // to[k][width] = the columns n < count of B, zeros beyond. Where k is contiguous, squares of
 // numbers are transposed in registers.
 template <Contiguous C, class Number>
@@ -465,8 +455,8 @@ constexpr int SHORT_SUM = 32;
 // successive k have sums of their own. MASKED: only `last` lanes of the last vector exist.
 // `before` holds the sums of earlier k, if there are any. Strides are arguments, so that all
 // products share the few kinds of tiles; only many rows (AM != 0) need theirs known, for want of
-// registers to point at them. FETCHES: rows of A lie side by side, and steps in other lines.
-template <int MR, int NV, int AM, bool MASKED, bool PAIRS, bool FETCHES, class Number>
+// registers to point at them.
+template <int MR, int NV, int AM, bool MASKED, bool PAIRS, class Number>
 SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 BK, int K,
                        const float* before, float* tile, int last, const Ahead& ahead) {
   constexpr int U = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
@@ -474,10 +464,6 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 B
   const i64 row = AM ? AM : a_row;
   i64 at = 0;
   auto step = [&](vec(&into)[MR][NV]) INLINE_CALL {
-    if constexpr (FETCHES) {
-      __builtin_prefetch(A + at + AHEAD * AK, 0, 2);
-      if constexpr (MR > 1) __builtin_prefetch(A + at + AHEAD * AK + MR - 1, 0, 2);
-    }
     vec b[NV];
     UNROLLED for (int j = 0; j < NV; j++)
       b[j] = MASKED && j == NV - 1 ? load_first(B + LANES * j, last) : load(B + LANES * j);
@@ -635,7 +621,7 @@ template <class G, int COUNT, class Left, class Right, class EP>
 INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
   constexpr int MR = G::plan.rows, NV = pieces(COUNT, LANES), REST = G::M % MR;
   constexpr bool MASKED = !G::panels_b && COUNT % LANES != 0;
-  constexpr bool ROWS_A = G::plan.rows_a, PAIRS = G::plan.pairs, FETCHES = G::plan.fetches;
+  constexpr bool ROWS_A = G::plan.rows_a, PAIRS = G::plan.pairs;
   constexpr int ROW = ROWS_A ? G::ROW_A : G::plan.pack_a ? 1 : G::AM / G::TERMS;
   constexpr int LAST = COUNT % LANES, AM = MR > 8 ? ROW : 0;
   constexpr i64 STEP = ROWS_A ? 1 : G::plan.pack_a ? MR : G::AK;
@@ -684,12 +670,11 @@ INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
     const int k2 = G::triangle == LEFT_LOWER ? smaller(block.steps, m + MR) : block.steps;
     const Ahead ahead = from_place(block.ahead, m * block.ahead.row + n0, tile == finished);
     if (rows == MR) {
-      outer_tile<MR, NV, AM, MASKED, PAIRS, FETCHES>(a + k1 * STEP, ROW, STEP, panel + k1 * B_STEP,
-                                                     B_STEP, k2 - k1, sums, tile, LAST, ahead);
+      outer_tile<MR, NV, AM, MASKED, PAIRS>(a + k1 * STEP, ROW, STEP, panel + k1 * B_STEP, B_STEP,
+                                            k2 - k1, sums, tile, LAST, ahead);
     } else if constexpr (REST != 0) {
-      outer_tile<REST, NV, AM, MASKED, PAIRS, FETCHES>(a + k1 * STEP, ROW, STEP,
-                                                       panel + k1 * B_STEP, B_STEP, k2 - k1, sums,
-                                                       tile, LAST, ahead);
+      outer_tile<REST, NV, AM, MASKED, PAIRS>(a + k1 * STEP, ROW, STEP, panel + k1 * B_STEP, B_STEP,
+                                              k2 - k1, sums, tile, LAST, ahead);
     }
     if (tile == finished)
       ROLLED for (int i = 0; i < rows; i++) ep(m + i, n0, COUNT, tile + i * NV * LANES);
