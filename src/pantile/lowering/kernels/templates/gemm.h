@@ -422,14 +422,16 @@ SHARED void pack_rows(const Number* A, i64 AM, float* to, i64 step, int rows, in
 
 // ------------------------------------------------------------------------------------------ tiles
 
-// What an epilogue will write (or read): row m of each array starts at first + m * row. A tile
-// fetches its part while it multiplies, a row at a time: all at once would keep its own operands
-// waiting.
+// What an epilogue will write (or read): row m of each array starts at first + m * row. And a part
+// of the next panel, `steps` steps along k. A tile fetches its part while it multiplies, a row or step
+// at a time: all at once would keep its own operands waiting.
 struct Ahead {
   static constexpr int MOST = 4;
   i64 row = 0;
   int arrays = 0;
   const float* first[MOST] = {};
+  int steps = 0;
+  const float* panel = nullptr;
 };
 
 // The arrays from a place on; none if they are not wanted yet.
@@ -443,6 +445,11 @@ template <int VECTORS> INLINE void fetch_row(const Ahead& ahead, int m) {
   for (int i = 0; i < ahead.arrays; i++)
     UNROLLED for (int j = 0; j < VECTORS; j++)
       __builtin_prefetch(ahead.first[i] + m * ahead.row + j * LANES, 1);
+}
+
+template <int VECTORS> INLINE void fetch_step(const Ahead& ahead, int k) {
+  UNROLLED for (int j = 0; j < VECTORS; j++)
+    __builtin_prefetch(ahead.panel + (i64(k) * VECTORS + j) * LANES, 0, 2);
 }
 
 // Additions in a row before the sum is put aside: a longer chain would lose digits.
@@ -479,10 +486,10 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 B
     at += AK;
     B += BK;
   };
-  const bool spread_out = U == 1 && ahead.arrays && K >= 64;
   constexpr int LONGEST = LONGEST_SUM / (PAIRS ? 2 : 1);
-  const int piece = spread_out ? pieces(K, MR) : LONGEST;
-  int k = 0, fetched = spread_out ? 0 : MR;
+  const int rows = ahead.arrays && K >= 64 ? MR : 0, fetches = rows > ahead.steps ? rows : ahead.steps;
+  const int piece = fetches ? pieces(K, fetches) : LONGEST;
+  int k = 0, fetched = 0;
   do {
     const int until = smaller(K, k + LONGEST);
     UNROLLED for (int u = 0; u < U; u++)
@@ -490,7 +497,9 @@ SHARED void outer_tile(const float* A, i64 a_row, i64 AK, const Number* B, i64 B
         UNROLLED for (int j = 0; j < NV; j++) sums[u][i][j] = vec{};
     if constexpr (U == 1) {
       while (k < until) {
-        if (fetched < MR) fetch_row<NV>(ahead, fetched++);
+        if (fetched < rows) fetch_row<NV>(ahead, fetched);
+        if (fetched < ahead.steps) fetch_step<NV>(ahead, fetched);
+        fetched++;
         const int end = smaller(until, k + piece);
         ROLLED for (; k < end; k++) step(sums[0]);
       }
@@ -668,7 +677,14 @@ INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
       }
     const int k1 = G::triangle == LEFT_UPPER ? smaller(block.steps, m) : 0;
     const int k2 = G::triangle == LEFT_LOWER ? smaller(block.steps, m + MR) : block.steps;
-    const Ahead ahead = from_place(block.ahead, m * block.ahead.row + n0, tile == finished);
+    Ahead ahead = from_place(block.ahead, m * block.ahead.row + n0, tile == finished);
+    if constexpr (G::plan.kept_b)  // weights that were packed before come from afar
+      if (n0 + COUNT < G::N) {
+        const int strips = block.strips - block.strip, at = s - block.strip;
+        const i64 from = share(block.steps, at, strips);
+        ahead.steps = share(block.steps, at + 1, strips) - from;
+        ahead.panel = panel + G::KEPT_PANEL + from * NV * LANES;
+      }
     if (rows == MR) {
       outer_tile<MR, NV, AM, MASKED, PAIRS>(a + k1 * STEP, ROW, STEP, panel + k1 * B_STEP, B_STEP,
                                             k2 - k1, sums, tile, LAST, ahead);
