@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 import torch
+from tests.kernels.programs import graph_of, written
 from torch.nn import functional as F
 
 from pantile.lowering.compiler import find_compiler
 from pantile.lowering.kernels.build import build
 from pantile.lowering.kernels.source import sources
-from tests.kernels.programs import graph_of, written
 
 ALIGNED = r"""
 typedef float vec __attribute__((vector_size(32)));

@@ -228,7 +228,9 @@ class Form:
     @property
     def may_turn(self) -> bool:
         """Can a template hand over the gradient of the weight as torch's weights lie in memory?"""
-        return self.inputs > _FEW and not self.depthwise and prod(shape_of(self.weight)[2:]) <= _TAPS
+        return (
+            self.inputs > _FEW and not self.depthwise and prod(shape_of(self.weight)[2:]) <= _TAPS
+        )
 
     def _from(self, pointer: str, step: int) -> str:
         return f"{pointer} + group * {step}" if self._loop else pointer
