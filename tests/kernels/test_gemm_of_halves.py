@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 from tests.kernels.test_gemm_template import (
+    GEMM,
     KERNEL,
     ORDERS,
     Shape,
@@ -17,6 +18,7 @@ from tests.kernels.test_gemm_template import (
     run,
 )
 
+TEMPLATES = ("math.h", "halves.h", "lanes.h", "pairs.h", *GEMM)
 TYPES = {"float": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHAPES: list[Shape] = [(1, 70, 48), (16, 10, 128), (67, 65, 300), (20, 70, 2100), (5, 1, 33)]
 
@@ -46,7 +48,7 @@ def kernel(number: int, case: Case) -> str:
 def program(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     source = "".join(kernel(number, case) for number, case in enumerate(CASES))
     folder = tmp_path_factory.mktemp("gemm-halves")
-    return compile_program(folder, ("math.h", "halves.h", "lanes.h", "pairs.h", "gemm.h"), source)
+    return compile_program(folder, TEMPLATES, source)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

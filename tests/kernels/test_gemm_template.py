@@ -26,6 +26,7 @@ SHAPES: list[Shape] = [
     (77, 133, 257),
 ]  # fmt: skip
 THREADS = (1, 2, 5)
+GEMM = ("gemm_plan.h", "gemm_tile.h", "gemm.h")
 
 KERNEL = """
 extern "C" i64 scratch_{i}() {{ return Gemm<{args}>::scratch; }}
@@ -91,7 +92,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         args = f"{M}, {N}, {K}, {K}, 1, {N}, 1"
         source += f'extern "C" i64 batched_scratch_{i}() {{ return Gemm<{args}>::scratch; }}'
         source += BATCHED.format(i=i, args=args, batch=batch, M=M, N=N, K=K)
-    return compile_program(tmp_path_factory.mktemp("gemm"), ("lanes.h", "gemm.h"), source)
+    return compile_program(tmp_path_factory.mktemp("gemm"), ("lanes.h", *GEMM), source)
 
 
 def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
@@ -151,7 +152,7 @@ def test_every_run_and_thread_count_gives_the_same_bits(program: ctypes.CDLL, or
 def test_product_equals_float64_with_narrower_vectors(
     tmp_path: Path, narrower: tuple[str, ...]
 ) -> None:
-    narrow = compile_program(tmp_path, ("lanes.h", "gemm.h"), kernels(NARROW), *narrower)
+    narrow = compile_program(tmp_path, ("lanes.h", *GEMM), kernels(NARROW), *narrower)
     for case in NARROW:
         check(narrow, case, threads=2)
 

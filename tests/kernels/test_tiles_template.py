@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.kernels.test_gemm_of_halves import TYPES, Case, kernel
 from tests.kernels.test_gemm_template import (
+    GEMM,
     ORDERS,
     Shape,
     assert_close,
@@ -31,7 +32,7 @@ CASES: list[Case] = [
     *((shape, order, "bf16", "bf16") for shape in HALVES for order in ORDERS),
     *(((67, 65, 301), order, *types) for types in MIXED for order in ORDERS),
 ]
-TEMPLATES = ("math.h", "halves.h", "lanes.h", "pairs.h", "gemm.h", "tiles.h")
+TEMPLATES = ("math.h", "halves.h", "lanes.h", "pairs.h", *GEMM, "tiles.h")
 
 KEPT = """
 using KeptGemm = Gemm<19, 70, 131, 131, 1, 1, 131, false, false, false, true>;

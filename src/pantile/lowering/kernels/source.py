@@ -34,6 +34,8 @@ TEMPLATES = (
     "operators.h",
     "lanes.h",
     "pairs.h",
+    "gemm_plan.h",
+    "gemm_tile.h",
     "gemm.h",
     "tiles.h",
     "conv.h",
@@ -215,7 +217,7 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
     words = {
         "halves.h": ("bf16", "fp16"),
         "lanes.h": ("emm<", "Conv<"),
-        "gemm.h": ("emm<",),
+        **dict.fromkeys(("gemm_plan.h", "gemm_tile.h", "gemm.h"), ("emm<",)),
         "tiles.h": ("emm<",) if has_tiles() else (),
         "conv_pairs.h": ("Pairs<", "_pairs<"),
         "winograd.h": ("Winograd", "winograd"),
