@@ -128,7 +128,8 @@ INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
     const int k1 = G::triangle == LEFT_UPPER ? smaller(block.steps, m) : 0;
     const int k2 = G::triangle == LEFT_LOWER ? smaller(block.steps, m + MR) : block.steps;
     Ahead ahead = from_place(block.ahead, m * block.ahead.row + n0, tile == finished);
-    if constexpr (G::plan.kept_b)  // weights that were packed before come from afar
+    // Weights that were packed before come from afar; those that few rows read are read again soon.
+    if constexpr (G::plan.kept_b && G::M > FEW_ROWS)
       if (n0 + COUNT < G::N) {
         const int strips = block.strips - block.strip, at = s - block.strip;
         const i64 from = share(block.steps, at, strips);
