@@ -27,9 +27,8 @@ constexpr int conv_turned_row(int floats) { return conv_ceil(floats, LANES) * LA
 
 // The sums of some inputs, a row of NR outputs for each tap (strides: of taps, of inputs), become
 // turned[NR][ROW], input by input.
-template <int NR, int ROW>
-APART_WHOLE void conv_turn(const float* sums, i64 tap, i64 input, int taps, int inputs,
-                           float* turned) {
+APART_WHOLE void conv_turn(const float* sums, i64 tap, i64 input, int taps, int inputs, int NR,
+                           i64 ROW, float* turned) {
   const float* row = sums;
   int left = taps, rows = taps * inputs;
   ROLLED for (; rows > 0; rows -= LANES, turned += LANES) {
@@ -280,8 +279,8 @@ INLINE void conv_give_turned(const float* sums, int base, int start, int end, co
     ROLLED for (int ic = first * S::MR; ic < until; ic += AT_ONCE) {
       alignas(64) float turned[S::NR * ROW];
       const int inputs = conv_min(AT_ONCE, until - ic);
-      conv_turn<S::NR, ROW>(sums + (panel - base) * S::SUMS + (i64)ic * S::NR,
-                            (i64)C::IC * S::NR, S::NR, S::TAPS, inputs, turned);
+      conv_turn(sums + (panel - base) * S::SUMS + (i64)ic * S::NR, (i64)C::IC * S::NR, S::NR, S::TAPS,
+                inputs, S::NR, ROW, turned);
       ROLLED for (int i = 0; i < conv_min(S::NR, C::OC - oc); i++)
         ep(oc + i, ic * S::TAPS, inputs * S::TAPS, turned + i * ROW);
     }

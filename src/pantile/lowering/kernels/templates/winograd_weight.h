@@ -138,7 +138,7 @@ struct WinogradTaps {
     ROLLED for (int row = 0; row < MR; row++)
       ROLLED for (int v = 0; v < NR; v += LANES)
         winograd_nine(sums + row * NR + v, MR * NR, to + 9 * row * NR + v, NR);
-    if constexpr (TURNED) conv_turn<NR, ROW>(plain, NR, 9 * NR, 9, MR, taps);
+    if constexpr (TURNED) conv_turn(plain, NR, 9 * NR, 9, MR, NR, ROW, taps);
   }
 
   template <bool WHOLE, class Ep>
