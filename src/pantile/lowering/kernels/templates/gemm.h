@@ -129,13 +129,13 @@ INLINE void outer_panel(OuterBlock<Left, Right> block, int p, EP ep) {
     const int k2 = G::triangle == LEFT_LOWER ? smaller(block.steps, m + MR) : block.steps;
     Ahead ahead = from_place(block.ahead, m * block.ahead.row + n0, tile == finished);
     // Weights that were packed before come from afar; those that few rows read are read again soon.
-    if constexpr (G::plan.kept_b && G::M > FEW_ROWS)
-      if (n0 + COUNT < G::N) {
-        const int strips = block.strips - block.strip, at = s - block.strip;
-        const i64 from = share(block.steps, at, strips);
-        ahead.steps = share(block.steps, at + 1, strips) - from;
-        ahead.panel = panel + G::KEPT_PANEL + from * NV * LANES;
-      }
+    // Behind the last panel lies the first of the next product.
+    if constexpr (G::plan.kept_b && G::M > FEW_ROWS) {
+      const int strips = block.strips - block.strip, at = s - block.strip;
+      const i64 from = share(block.steps, at, strips);
+      ahead.steps = share(block.steps, at + 1, strips) - from;
+      ahead.panel = panel + G::KEPT_PANEL + from * NV * LANES;
+    }
     if (rows == MR) {
       outer_tile<MR, NV, AM, MASKED, PAIRS>(a + k1 * STEP, ROW, STEP, panel + k1 * B_STEP, B_STEP,
                                             k2 - k1, sums, tile, LAST, ahead);
