@@ -35,8 +35,10 @@ _SIDE_BY_SIDE = 4
 """Rows that are added at once."""
 _WIDE = 64
 """Accumulators side by side."""
-_RUN = 256
-"""So many summands are added to one accumulator, then that is added to another."""
+_RUN = 128
+"""So many rows are added to the accumulators of a column, then these to a double."""
+_TURNS = 16
+"""So many summands are added to each lane of a row, then the lanes to doubles."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,9 @@ class _Reduction:
             f" const int count = {count};"
             f"\n{self._begin(wide * several)}"
         )
-        cut, step = self._cut()
+        cut, step = self._cut([axis.size for axis in self.inner], _RUN)
         if step:
-            text += f" {self.cpp} whole[{wide}]; for (int j = 0; j < {wide}; j++) whole[j] = 0;"
+            text += f" double whole[{wide}]; for (int j = 0; j < {wide}; j++) whole[j] = 0;"
         body = f"const int {lane.name} = first + j;" + "".join(lines[-1])
         body += self._add(f"sums[u * {wide} + j]")
         row = f"LANEWISE for (int j = 0; j < {wide}; j++) {{ {body} }}"
@@ -244,13 +246,12 @@ class _Reduction:
         closed = len(self.inner) - 1 - (cut if step else 0)
         return text + "}" * closed
 
-    def _cut(self) -> tuple[int, int]:
+    def _cut(self, sizes: Sequence[int], run: int) -> tuple[int, int]:
         """Long sums are sums of short ones, which round less: the loop that is cut, and where."""
-        sizes = [axis.size for axis in self.inner]
-        if self.operation is not _SUM or not self.dtype.is_floating_point or prod(sizes) < 2 * _RUN:
+        if self.operation is not _SUM or not self.dtype.is_floating_point or prod(sizes) < 2 * run:
             return 0, 0
-        cut = max(d for d in range(len(sizes)) if prod(sizes[d:]) >= _RUN)
-        return cut, max(1, _RUN // prod(sizes[cut + 1 :]))
+        cut = max(d for d in range(len(sizes)) if prod(sizes[d:]) >= run)
+        return cut, max(1, run // prod(sizes[cut + 1 :]))
 
     def _lanes_are_summands(self, after: Trace, stores: list[Store]) -> str:
         outer, inner = self.outer, self.inner
@@ -265,36 +266,62 @@ class _Reduction:
                 lines[depth]
             )
             text += "".join(ends[depth]) if depth < len(outer) else ""
-        wide = 64 if lane.size >= 256 else 16 if lane.size >= 16 else lane.size
-        text += f"\n{self._begin(wide)}"
-        for depth, axis in enumerate(inner[:-1], 1 + len(outer)):
-            text += f"\n{loop(axis)} {{" + "".join(lines[depth])
-        last = "".join(lines[-1]) if inner else ""
-        body = f"const int {lane.name} = from + j;{last}" + self._add("sums[j]")
-        rest = lane.size % wide
-        text += (
-            f"\nfor (int from = 0; from < {lane.size - rest}; from += {wide}) {{"
-            f" LANEWISE for (int j = 0; j < {wide}; j++) {{ {body} }} }}"
-        )
-        if rest:
-            text += (
-                f"\n{{ const int from = {lane.size - rest};"
-                f" LANEWISE for (int j = 0; j < {rest}; j++) {{ {body} }} }}"
-            )
-        text += "}" * len(inner[:-1])
-        text += self._fold(wide)
-        text += f"\nconst {self.cpp} {ACC} = sums[0];" + "".join(ends[-1])
-        text += "".join(store.code(after.space) for store in stores) + "}" * len(outer)
+        text += self._row_of_lanes(lines[1 + len(outer) :] or [[]], lane)
+        text += "".join(ends[-1]) + "".join(store.code(after.space) for store in stores)
+        text += "}" * len(outer)
         return text if outer else f"if (t == 0) {{ {text} }}"
 
-    def _fold(self, wide: int) -> str:
+    def _row_of_lanes(self, lines: Sequence[Sequence[str]], lane: Axis) -> str:
+        """The loops over all summands of one result, and their sum."""
+        wide = 64 if lane.size >= 256 else 16 if lane.size >= 16 else lane.size
+        rest = lane.size % wide
+        turns = [*(axis.size for axis in self.inner[:-1]), -(-lane.size // wide)]
+        cut, step = self._cut(turns, _TURNS)
+        cuts_row = step > 0 and cut == len(turns) - 1
+        each = f"for (int j = 0; j < {wide}; j++)"
+        aside = f"\nLANEWISE {each} {{ whole[j] += sums[j]; sums[j] = 0; }}" if step else ""
+        text = f"\n{self._begin(wide)}"
+        text += f" double whole[{wide}]; {each} whole[j] = 0;" if step else ""
+        closed = ""
+        for depth, axis in enumerate(self.inner[:-1]):
+            if step and depth == cut:
+                text += _in_parts(axis.name, opened(axis.size), opened(step), "1") + " {"
+                closed = f"}}{aside} }}{closed}"
+            else:
+                text += f"\n{loop(axis)} {{"
+                closed = f"}}{closed}"
+            text += "".join(lines[depth])
+        body = f"const int {lane.name} = from + j;{''.join(lines[-1])}" + self._add("sums[j]")
+        row = f"{{ LANEWISE {each} {{ {body} }} }}"
+        if cuts_row:
+            parts = _in_parts("from", str(lane.size - rest), opened(step * wide), str(wide))
+            text += f"{parts} {row}{aside} }}"
+        else:
+            text += f"\nfor (int from = 0; from < {lane.size - rest}; from += {wide}) {row}"
+        if rest:
+            text += f"\n{{ const int from = {lane.size - rest};"
+            text += f" LANEWISE for (int j = 0; j < {rest}; j++) {{ {body} }} }}"
+        lanes = "whole" if step else "sums"
+        text += closed + (aside if rest and cuts_row else "") + self._fold(lanes, wide)
+        return f"{text}\nconst {self.cpp} {ACC} = {lanes}[0];"
+
+    def _fold(self, lanes: str, wide: int) -> str:
         """Add the lanes, halves upon halves."""
         if wide & (wide - 1):
-            step = self.operation.step.format("sums[0]", "sums[j]")
-            return f"\nfor (int j = 1; j < {wide}; j++) sums[0] = {step};"
+            step = self.operation.step.format(f"{lanes}[0]", f"{lanes}[j]")
+            return f"\nfor (int j = 1; j < {wide}; j++) {lanes}[0] = {step};"
         text, half = "", wide // 2
         while half:
-            step = self.operation.step.format("sums[j]", f"sums[j + {half}]")
-            text += f"\nfor (int j = 0; j < {half}; j++) sums[j] = {step};"
+            step = self.operation.step.format(f"{lanes}[j]", f"{lanes}[j + {half}]")
+            text += f"\nfor (int j = 0; j < {half}; j++) {lanes}[j] = {step};"
             half //= 2
         return text
+
+
+def _in_parts(name: str, size: str, part: str, by: str) -> str:
+    """A loop in parts: the one over parts is left open, for what is done after each."""
+    return (
+        f"\nfor (int begin = 0; begin < {size}; begin += {part}) {{"
+        f" const int to = begin + {part} < {size} ? begin + {part} : {size};"
+        f"\nfor (int {name} = begin; {name} < to; {name} += {by})"
+    )
