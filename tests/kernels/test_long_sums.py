@@ -99,6 +99,16 @@ def test_sums_far_from_zero_end_at_a_neighbour_of_the_best_float() -> None:
         assert torch.equal(one.results[0], two.results[0])
 
 
+def test_long_means_are_rounded_once() -> None:
+    """To the nearest float, or to the other neighbour where both are as near within a tenth."""
+    means = [case for case in FAR if case.function is _mean_of_channels]
+
+    for case, ran in zip(means, run_together(means), strict=True):
+        (best,) = exact(case).results
+        unit = torch.nextafter(best.float(), torch.tensor(torch.inf)).double() - best.float()
+        assert ((ran.results[0].double() - best).abs() <= 0.6 * unit).all(), case.name
+
+
 def test_sums_of_what_cancels_lose_at_most_twice_the_digits_of_eager() -> None:
     """A million normal numbers add up to a thousandth of what their sizes do."""
     cases = [
