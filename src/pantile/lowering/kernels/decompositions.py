@@ -15,6 +15,7 @@ import torch
 from pantile.lowering.kernels.bags import embedding_bag, embedding_bag_backward
 from pantile.lowering.kernels.edges import EDGES
 from pantile.lowering.kernels.encoders import ENCODERS
+from pantile.lowering.kernels.norms import NORMS
 from pantile.lowering.kernels.pools import POOLS
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
 from pantile.lowering.kernels.sorting import SORTING
@@ -37,7 +38,7 @@ _KEPT = frozenset(
 def decompositions() -> Rules:
     """The table: ours, and torch's."""
     own: dict[Any, Callable[..., Any]] = {}
-    for more in (_OWN, upsampling(), SORTING, EDGES, POOLS, VOLUMES, ENCODERS):
+    for more in (_OWN, upsampling(), SORTING, EDGES, NORMS, POOLS, VOLUMES, ENCODERS):
         own.update(more)
     return Rules(own, _KEPT)
 
