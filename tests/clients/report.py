@@ -95,9 +95,12 @@ def _report_native(clients: list[tuple[str, Client]]) -> Report:
         outcomes[verdict.outcome] += 1
         outcomes[f"by {verdict.lowering}"] += 1
         outcomes["within twice eager's error"] += 0 < verdict.share <= PROMISE
+        outcomes["within twice the largest of five"] += 0 < verdict.typical <= PROMISE
         numbers = f"{verdict.difference:8.1e} {verdict.share:7.2f} {verdict.typical:7.2f} "
         numbers += f"{verdict.compile_seconds:7.1f}s {verdict.lowering:8}"
         detail = verdict.detail.partition("\n")[0]
+        if verdict.typical > PROMISE:
+            detail += f"; farthest {verdict.worst}"
         print(f"{family:13} {client.name:30} {verdict.outcome:9} {numbers} {detail}", flush=True)
         complaints += [text] if (text := native_complaint(client, verdict)) else []
     return outcomes, complaints

@@ -216,3 +216,15 @@ def test_kernels_alone_refuse_and_name_the_operator() -> None:
 
     with pytest.raises(Refused, match=r"no rule for aten\.special_i1"):
         mixed(program, (), "kernels")
+
+
+def test_sums_of_no_elements_are_those_of_torch() -> None:
+    def sums(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(1), x.mean(1), x @ x.t() + 1
+
+    x = torch.zeros(3, 0)
+    found = mixed(program_of(sums, (x,)), (), "segments")
+    results = Checked(found, 3)([x], 1)
+
+    for result, own in zip(results, sums(x), strict=True):
+        torch.testing.assert_close(result, own, equal_nan=True)

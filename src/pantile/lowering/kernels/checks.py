@@ -49,8 +49,8 @@ def _why_refused(node: fx.Node, families: Mapping[Any, Family]) -> str | None:
         return f"no rule for {node.target}"
     if is_outside(node):
         return None
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor) and not value.numel():
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    if any(isinstance(value, torch.Tensor) and not value.numel() for value in values):
         return f"{node.target} of no elements"
     odd = _odd_type(node)
     if odd is not None:

@@ -15,6 +15,7 @@ import torch
 from pantile.lowering.kernels.bags import embedding_bag, embedding_bag_backward
 from pantile.lowering.kernels.edges import EDGES
 from pantile.lowering.kernels.encoders import ENCODERS
+from pantile.lowering.kernels.norms import NORMS
 from pantile.lowering.kernels.pools import POOLS
 from pantile.lowering.kernels.recurrent import lstm, lstm_backward
 from pantile.lowering.kernels.sorting import SORTING
@@ -37,7 +38,7 @@ _KEPT = frozenset(
 def decompositions() -> Rules:
     """The table: ours, and torch's."""
     own: dict[Any, Callable[..., Any]] = {}
-    for more in (_OWN, upsampling(), SORTING, EDGES, POOLS, VOLUMES, ENCODERS):
+    for more in (_OWN, upsampling(), SORTING, EDGES, NORMS, POOLS, VOLUMES, ENCODERS):
         own.update(more)
     return Rules(own, _KEPT)
 
@@ -63,32 +64,19 @@ def _var_mean(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dims = list(range(x.dim())) if not dim else [d % x.dim() for d in dim]
     count = math.prod(x.shape[d] for d in dims)
-    mean = x.sum(dims, keepdim=True) / count
+    mean = x.mean(dims, keepdim=True)
     apart = x - mean
-    degrees = max(0.0, count - (1 if correction is None else correction))
-    variance = (apart * apart).sum(dims, keepdim=keepdim)
-    variance = variance / degrees
+    squares = apart * apart
+    if correction == 0:
+        variance = squares.mean(dims, keepdim=keepdim)
+    else:
+        degrees = max(0.0, count - (1 if correction is None else correction))
+        variance = squares.sum(dims, keepdim=keepdim) / degrees
     return variance, mean if keepdim else mean.squeeze(dims)
 
 
 def _var(x: torch.Tensor, dim: Sequence[int] | None = None, **how: Any) -> torch.Tensor:
     return _var_mean(x, dim, **how)[0]
-
-
-def _mean(
-    x: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    x = x if dtype is None else x.to(dtype)
-    dims = list(range(x.dim())) if not dim else [d % x.dim() for d in dim]
-    return x.sum(dims, keepdim=keepdim) / math.prod(x.shape[d] for d in dims)
-
-
-def _mean_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return _mean(x, dtype=dtype)
 
 
 def _scores(
@@ -207,8 +195,6 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: _index_put,
     aten.new_empty_strided.default: _empty,
     aten.var.correction: _var,
-    aten.mean.dim: _mean,
-    aten.mean.default: _mean_all,
     aten.addcmul.default: _add_product,
     aten.addcdiv.default: _add_quotient,
     aten.glu.default: _glu,

@@ -31,7 +31,7 @@ _LEFT = """
     bitwise_or bitwise_right_shift bitwise_xor ceil clamp_max clamp_min clone copy copy_ cos cosh
     cumprod cumsum div embedding eq erf erfc exp exp2 expand expm1 floor fmod gather ge gt index
     isinf isnan le log log10 log1p log2 logical_and logical_not logical_or logical_xor lt
-    maximum minimum mul ne neg permute pow
+    maximum mean minimum mul ne neg permute pow
     reciprocal relu remainder repeat rsqrt scalar_tensor scatter scatter_add select select_scatter
     sigmoid sign sin sinh slice slice_scatter split sqrt squeeze sub sum tan tanh to trunc
     unbind unfold unsqueeze view
