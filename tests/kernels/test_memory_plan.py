@@ -121,6 +121,16 @@ def test_buffers_that_live_at_a_time_lie_apart() -> None:
                 assert ends[0] <= other.buffer.offset or ends[1] <= one.buffer.offset
 
 
+def test_buffers_take_no_more_than_live_at_a_time_where_the_longest_life_comes_first() -> None:
+    # By first use, or the largest first, it would be nine lines of memory.
+    a, b, c, d = buffer("a", 64), buffer("b", 48), buffer("c", 32), buffer("d", 48)
+    lives = [Life(a, 0, 2), Life(b, 2, 5), Life(c, 3, 6), Life(d, 3, 5)]
+
+    peak = place_buffers(lives)
+
+    assert peak == b.bytes + c.bytes + d.bytes
+
+
 def test_results_over_their_operands_are_right() -> None:
     def chain(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         a = (x @ y).sin() * 2

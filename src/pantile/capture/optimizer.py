@@ -85,9 +85,10 @@ class _UpdateTrace:
         program = as_program(
             module, name="update", inputs=self.tape.inputs, outputs=self.outputs, tags={}
         )
+        tag = NodeTag(phase="update")
         for node in program.graph.nodes:
             if node.op == "call_function":
-                node.meta["tag"] = NodeTag(phase="update")
+                node.meta["tag"] = tag
         return program.replace(guards=self._live_guards(program))
 
     def _live_guards(self, program: Program) -> tuple[Guard, ...]:

@@ -26,6 +26,7 @@ from pantile.capture.layout import keep_layout
 from pantile.capture.out_of_place import out_of_place
 from pantile.capture.recorder import UNKNOWN
 from pantile.capture.scopes import SCOPE
+from pantile.capture.shared_values import share_values
 from pantile.capture.source import place_of_trace
 from pantile.errors import CaptureError
 from pantile.program.nodes import erase
@@ -158,6 +159,7 @@ def as_program(
         _rename(placeholder, entry.name)
     for node in graph.nodes:
         node.meta = {key: node.meta[key] for key in ("val", "tag") if key in node.meta}
+    share_values(graph)
     _writes_last(graph)
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     if not isinstance(output.args[0], (tuple, list)):

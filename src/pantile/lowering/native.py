@@ -36,6 +36,7 @@ from pantile.lowering.kernels.refused import Refused
 from pantile.lowering.load import NativeProgram, NativeRun
 from pantile.lowering.prepare import Prepared, prepare
 from pantile.lowering.tune import Choice, Samples, fastest, is_on, may_be_tried, with_threads
+from pantile.program.garbage import free_left_graphs
 from pantile.program.print_text import print_program
 from pantile.program.program import Program
 from pantile.store.cache import Entry
@@ -199,6 +200,7 @@ def _own_kernels(prepared: Prepared, phase: Phase) -> Choice:
     from pantile.lowering.segments.search import mixed
 
     phase("lowering")
+    free_left_graphs()
     found = mixed(prepared.program, prepared.constant_inputs, _lowering())
     texts = found.texts()
     phase("C++ compile")

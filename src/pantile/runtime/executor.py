@@ -24,7 +24,7 @@ from pantile.enums import ConnectionType, OutputMode
 from pantile.errors import Error, StateError
 from pantile.logging import logger
 from pantile.options import Options
-from pantile.program.garbage import uncollected
+from pantile.program.garbage import forget_source_lines, uncollected
 from pantile.program.tracing import TRACER_LOCK
 from pantile.runtime import instrument, observe, ownership
 from pantile.runtime.anchors import Anchors
@@ -286,6 +286,7 @@ class PoplarExecutor(Engines, Exports, Introspection):
                 assert self._control is not None
                 self._update = self._new_update(self._control.optimizer, weights)
                 self._control.attach(self._update, self)
+        forget_source_lines()
         self._weights, self._flags = weights, variant.flags
         observe.compiled(self, compiled)
         return compiled

@@ -18,6 +18,7 @@ from pantile.lowering.kernels.rules.table import ELEMENTWISE, FAMILIES
 from pantile.lowering.kernels.simplify import simplify
 from pantile.lowering.kernels.source import sources
 from pantile.lowering.kernels.writer import Writer
+from pantile.program.garbage import free_left_graphs
 from pantile.program.program import Program
 
 
@@ -51,6 +52,7 @@ def _planned(program: Program, constant: Collection[int], left: Collection[fx.No
         graph = decomposed(program, decompositions(), left)
     except ProgramError as error:  # also a decomposition of ours that has no rule for this case
         raise Refused(str(error.__cause__ or error).partition("\n")[0]) from error
+    free_left_graphs()
     return written(graph, constant)
 
 

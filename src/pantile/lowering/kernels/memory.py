@@ -162,11 +162,12 @@ def shared_places(lives: Sequence[Life], over: Mapping[Buffer, Sequence[Buffer]]
 def place_buffers(lives: Sequence[Life]) -> int:
     """Give every buffer an offset, first fit; the bytes of the arena.
 
-    By first use, or the largest first: what takes less memory.
+    By first use, the largest first, or the longest life first: what takes least memory.
     """
     orders = (
         sorted(lives, key=lambda life: (life.first, -life.buffer.bytes)),
         sorted(lives, key=lambda life: (-life.buffer.bytes, life.first)),
+        sorted(lives, key=lambda life: (life.first - life.last, -life.buffer.bytes)),
     )
     placed = [_fitted(order) for order in orders]
     peak, offsets = min(placed, key=lambda found: found[0])

@@ -33,6 +33,7 @@ from pantile.runtime.compiled import Compiled
 from pantile.runtime.inputs import InputReader
 from pantile.runtime.native.constants import can_be_watched
 from pantile.runtime.native.lane_library import LANE
+from pantile.runtime.native.leftovers import give_back
 from pantile.runtime.native.plan import ArgumentSpec, Schedule, Threads
 from pantile.runtime.native.runner import Binding, Numbers, Runner
 from pantile.runtime.native.samples import samples_of
@@ -225,6 +226,8 @@ class NativeEngine:
         except (ProgramError, CompilerMissing) as error:
             self._refuse(compiled, str(error))
             return None
+        if id(compiled) not in self._bound:
+            give_back()
         reduction = None if kind is None else kind.reduction
         self._bound[id(compiled)] = _Bound(runner, weights.arrangement, current, reduction)
         return runner
