@@ -19,6 +19,7 @@ from pantile.errors import Error
 from pantile.logging import logger
 from pantile.lowering.prepare import Prepared
 from pantile.lowering.reference import ReferenceExecutable
+from pantile.lowering.torch_threads import torch_threads
 from pantile.program.estimate import cost_of
 
 Results = list[torch.Tensor] | None
@@ -38,7 +39,8 @@ class Expectation:
 
     def __init__(self, prepared: Prepared, values: Sequence[torch.Tensor]) -> None:
         self._prepared = prepared
-        self.before = [copied(value) for value in values]
+        with torch_threads(1):
+            self.before = [copied(value) for value in values]
         self._ahead: Future[Results] | None = None
 
     def start(self) -> Expectation:
@@ -63,17 +65,15 @@ class Expectation:
         return results_of(self._prepared, self.before)
 
     def _work(self, ahead: Future[Results]) -> None:
-        threads = torch.get_num_threads()
         try:
             cost = cost_of(self._prepared.program.graph.nodes)
             if cost.flops + _FOR_A_BYTE * cost.bytes > MOST_WORK:
                 raise _TooMuch
-            torch.set_num_threads(1)  # of this thread: the other cores have something to do
-            ahead.set_result(results_of(self._prepared, self.before))
+            with torch_threads(1):
+                results = results_of(self._prepared, self.before)
+            ahead.set_result(results)
         except BaseException as error:
             ahead.set_exception(error)
-        finally:
-            torch.set_num_threads(threads)
 
 
 class _TooMuch(Exception):

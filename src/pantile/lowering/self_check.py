@@ -21,6 +21,7 @@ from pantile.errors import Error
 from pantile.lowering.expectation import Expectation, results_of
 from pantile.lowering.load import NativeRun
 from pantile.lowering.prepare import Prepared
+from pantile.lowering.torch_threads import torch_threads
 
 MOST_BYTES = 1 << 28
 """Programs with more state than this are not checked: three copies of it are made."""
@@ -78,8 +79,9 @@ def _complaint(
     if right is None:
         return None
     pairs = list(zip(given, right, strict=True))
-    if all(_is_near(ours, wanted, wanted) for ours, wanted in pairs):
-        return None
+    with torch_threads(1):
+        if all(_is_near(ours, wanted, wanted) for ours, wanted in pairs):
+            return None
     # Seldom: only then it is worth to know what rounding does.
     nudge = _nudge(prepared)
     nudged = results_of(prepared, [_nudged(value, nudge) for value in expected.before])
@@ -93,15 +95,11 @@ def _first_run(
     run: NativeRun, prepared: Prepared, values: Sequence[torch.Tensor], threads: int
 ) -> tuple[Sequence[torch.Tensor], float]:
     """The run whose results are looked at: the second one of a program that keeps something."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         begin = time.perf_counter()
         results = run.run(values)
         seconds = time.perf_counter() - begin
         return run.run_again(values) if prepared.keeps else results, seconds
-    finally:
-        torch.set_num_threads(before)
 
 
 def _names(prepared: Prepared) -> Iterator[str]:

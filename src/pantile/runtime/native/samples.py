@@ -8,6 +8,7 @@ import torch
 
 from pantile.lowering.native import StepPrograms
 from pantile.lowering.prepare import Prepared
+from pantile.lowering.torch_threads import torch_threads
 from pantile.program.spec import Input, InputKind, TensorSpec
 
 Known = Mapping[tuple[InputKind, str], torch.Tensor]
@@ -17,7 +18,8 @@ _SMALL = 1e-3
 
 def samples_of(programs: StepPrograms, known: Known) -> dict[str, list[torch.Tensor]]:
     """For each program of a step, a value for each of its inputs."""
-    return {part: _values(prepared, known) for part, prepared in programs.all.items()}
+    with torch_threads(1):
+        return {part: _values(prepared, known) for part, prepared in programs.all.items()}
 
 
 def _values(prepared: Prepared, known: Known) -> list[torch.Tensor]:
