@@ -31,6 +31,7 @@ _FLAGS = (
     "-fno-ipa-pure-const",
     "-fno-exceptions",
     "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",  # nothing is thrown through kernels
     "-fPIC",
     "-w",
 )
