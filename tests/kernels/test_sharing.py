@@ -58,3 +58,21 @@ def test_sums_of_other_shapes_are_no_more_kernels_than_one_of_them():
         return len(re.findall(r"(?m)^APART_SHARED void k\d+\(", text))
 
     assert functions(_sums([(1280, 256), (2560, 512)])) == functions(_sums([(1280, 256)]))
+
+
+def test_a_long_row_of_calls_is_not_optimised_and_runs_every_kernel():
+    def layers(count: int) -> Case:
+        def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            for _ in range(count):
+                x = torch.softmax(x @ w, 1)
+            return x
+
+        return Case("", run, (torch.randn(5, 7), torch.randn(7, 7)))
+
+    def is_plain(case: Case) -> bool:
+        graph = graph_of(lambda *given: list(case.call(given)), case.inputs)
+        text = "".join(sources(written(graph), 1))
+        return "UNOPTIMISED static bool run_kernels0(" in text
+
+    assert (is_plain(layers(9)), is_plain(layers(120))) == (False, True)
+    check([layers(120)])

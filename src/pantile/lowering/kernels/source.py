@@ -56,8 +56,11 @@ TEMPLATES = (
 _WORTH = 500
 """The least weight of kernels, in milliseconds, that a file of its own pays for."""
 
-_FRAME, _CALL = 100, 0.9
+_FRAME, _CALL = 100, 0.4
 """The weight of the frame and of each call in the row."""
+
+_LONG_ROW = 100
+"""From so many calls on the compiler does not optimise their row: it is numbers and calls only."""
 
 _BUFFER = re.compile(r"\bb\d+(?:_\d+)?\b")
 _AXIS = re.compile(r"(?<![A-Za-z0-9])x\d+[oi]*")
@@ -346,8 +349,9 @@ def _output(node: fx.Node) -> str:
 def _row(name: str, calls: Sequence[str]) -> str:
     """A function that calls kernels one after another; false if one of them failed."""
     body = "\n".join(calls)
+    plain = "UNOPTIMISED " if len(calls) >= _LONG_ROW else ""
     return (
-        f"static bool {name}(Context* context, int t, int T) {{\n"
+        f"{plain}static bool {name}(Context* context, int t, int T) {{\n"
         "char *const arena = context->arena, *const kept = context->kept;\n"
         f"float* const scratch = context->scratch[t];\n{body}\nreturn true; }}"
     )

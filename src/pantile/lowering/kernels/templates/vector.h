@@ -25,6 +25,7 @@ constexpr int LANES = 4, REGISTERS = 16;
 #define APART static __attribute__((noinline))
 // Seen by the other files. No clones: gcc would undo that kernels share a function.
 #define APART_SHARED __attribute__((noinline, noclone, visibility("hidden")))
+#define UNOPTIMISED __attribute__((optimize("O0")))
 #define UNROLLED _Pragma("GCC unroll 32")
 #define ROLLED _Pragma("GCC unroll 1")
 #define LANEWISE _Pragma("GCC ivdep")
