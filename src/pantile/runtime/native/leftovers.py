@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from pathlib import Path
 from typing import Any
 
-from pantile.runtime.native.loop_library import loop_library
+import torch
 
 _FREE_BUFFERS = ("MKL_Free_Buffers", "mkl_serv_free_buffers")
 """In MKL of its own, and in that within torch: what nobody is using at the moment is freed."""
@@ -21,14 +22,20 @@ _FREE_BUFFERS = ("MKL_Free_Buffers", "mkl_serv_free_buffers")
 
 def give_back() -> None:
     """Free what nobody needs any more."""
-    # Symbols are also looked up in what the library is linked to: torch.
-    free_buffers = _found(loop_library(), *_FREE_BUFFERS)
+    # Not through the device loop, which is linked to it: that may still be compiled.
+    free_buffers = _found(_torch_library(), *_FREE_BUFFERS)
     if free_buffers is not None:
         free_buffers()
     trim = _found(ctypes.CDLL(None), "malloc_trim")
     if trim is not None:
         trim.argtypes = [ctypes.c_size_t]
         trim(0)
+
+
+def _torch_library() -> ctypes.CDLL:
+    """That which torch has loaded; symbols are also looked up in what it is linked to."""
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    return ctypes.CDLL(str(path) if path.exists() else None)
 
 
 def _found(library: ctypes.CDLL, *names: str) -> Any:
