@@ -23,6 +23,7 @@ from pantile.errors import Error
 from pantile.logging import logger
 from pantile.lowering.load import NativeProgram, NativeRun
 from pantile.lowering.prepare import Prepared
+from pantile.lowering.torch_threads import torch_threads
 from pantile.program.effects import is_noticed
 
 Samples = Mapping[str, Sequence[torch.Tensor]]
@@ -99,7 +100,6 @@ def with_threads(
     """
     if first >= _LONG_SECONDS:
         return replace(choice, threads=threads, microseconds=_microseconds({threads: first}))
-    before = torch.get_num_threads()
     try:
         runs = _MOST_RUNS if threads > 1 else 1
         times = {count: _repeated(run, values, count, runs) for count in {1, threads}}
@@ -111,8 +111,6 @@ def with_threads(
     except (Error, RuntimeError) as error:
         logger.debug("the program fails on its own results, it was not timed: %s", error)
         return replace(choice, threads=threads)
-    finally:
-        torch.set_num_threads(before)
     return _decided(choice, threads, times)
 
 
@@ -139,15 +137,15 @@ def _microseconds(times: Mapping[int, float]) -> dict[str, float]:
 
 def _repeated(run: NativeRun, values: Sequence[torch.Tensor], threads: int, runs: int) -> float:
     """The shortest time of some runs, in seconds."""
-    torch.set_num_threads(threads)
     best, end = float("inf"), time.perf_counter() + _BUDGET_SECONDS
-    for _ in range(runs):
-        begin = time.perf_counter()
-        run.run_again(values)
-        now = time.perf_counter()
-        best = min(best, now - begin)
-        if now > end:
-            break
+    with torch_threads(threads):
+        for _ in range(runs):
+            begin = time.perf_counter()
+            run.run_again(values)
+            now = time.perf_counter()
+            best = min(best, now - begin)
+            if now > end:
+                break
     return best
 
 
@@ -160,18 +158,14 @@ def _timed(
     decides: bool,
 ) -> Choice:
     program = NativeProgram(choice.code, choice.calls)
-    before = torch.get_num_threads()
     runs = _MOST_RUNS if decides or threads > 1 else 1  # to be recorded, if there is no choice
     times: dict[int, float] = {}
-    try:
-        for count in sorted({1, threads}):
-            torch.set_num_threads(count)
-            run = NativeRun(program, len(prepared.program.outputs))
+    for count in sorted({1, threads}):
+        run = NativeRun(program, len(prepared.program.outputs))
+        with torch_threads(count):
             begin = time.perf_counter()
             run.run(values)  # the first one plans the memory
             if time.perf_counter() - begin < _LONG_SECONDS:
                 run.run_again(values)
-            times[count] = _repeated(run, values, count, runs)
-    finally:
-        torch.set_num_threads(before)
+        times[count] = _repeated(run, values, count, runs)
     return _decided(choice, threads, times)
