@@ -35,12 +35,15 @@ _MOST_SECONDS = 120.0
 
 
 class Expectation:
-    """The right results of a program for some values, which may be written to afterwards."""
+    """The right results of a program for some values, which may be written to afterwards.
+
+    The reference engine writes to a copy of its own; nobody keeps the values as they were.
+    """
 
     def __init__(self, prepared: Prepared, values: Sequence[torch.Tensor]) -> None:
         self._prepared = prepared
         with torch_threads(1):
-            self.before = [copied(value) for value in values]
+            self._values = [copied(value) for value in values]
         self._ahead: Future[Results] | None = None
 
     def start(self) -> Expectation:
@@ -62,7 +65,7 @@ class Expectation:
             except TimeoutError:
                 logger.debug("the reference engine is not done in time, nothing was checked")
                 return None
-        return results_of(self._prepared, self.before)
+        return results_of(self._prepared, self._values)
 
     def _work(self, ahead: Future[Results]) -> None:
         try:
@@ -70,7 +73,7 @@ class Expectation:
             if cost.flops + _FOR_A_BYTE * cost.bytes > MOST_WORK:
                 raise _TooMuch
             with torch_threads(1):
-                results = results_of(self._prepared, self.before)
+                results = results_of(self._prepared, self._values)
             ahead.set_result(results)
         except BaseException as error:
             ahead.set_exception(error)
@@ -81,15 +84,17 @@ class _TooMuch(Exception):
 
 
 def results_of(prepared: Prepared, values: Sequence[torch.Tensor]) -> Results:
-    """What the reference engine makes of values, and these after it; None if it fails."""
-    copies = [copied(value) for value in values]
+    """What the reference engine makes of values, and these after it; None if it fails.
+
+    The values are written to, and are among the results.
+    """
     try:
-        results = ReferenceExecutable(prepared.program).run(copies)
+        results = ReferenceExecutable(prepared.program).run(values)
     except (Error, RuntimeError, IndexError, ValueError) as error:
         # Labels out of range, for example: the run itself will say so, with the user's line.
         logger.debug("the program fails on the samples, it was not checked: %s", error)
         return None
-    return [*results, *copies]
+    return [*results, *values]
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -121,12 +121,17 @@ def _cpu_features() -> str:
 
 
 def compile_step(
-    programs: StepPrograms, key: str, name: str, threads: int, samples: Samples, phase: Phase
+    programs: StepPrograms,
+    key: str,
+    name: str,
+    threads: int,
+    samples: Callable[[str], Sequence[torch.Tensor]],
+    phase: Phase,
 ) -> Entry:
     """Compile all programs of a step; the decisions are timed on the samples and recorded."""
     begin = time.perf_counter()
     chosen = {
-        part: _compiled(prepared, samples.get(part), threads, phase)
+        part: _compiled(prepared, partial(samples, part), threads, phase)
         for part, prepared in programs.all.items()
     }
     header = {
@@ -140,15 +145,13 @@ def compile_step(
     return Entry(key, header, sections)
 
 
-def _compiled(
-    prepared: Prepared, values: Sequence[torch.Tensor] | None, threads: int, phase: Phase
-) -> Choice:
+def _compiled(prepared: Prepared, samples: Samples, threads: int, phase: Phase) -> Choice:
     """Our own kernels, with calls of single operators they lack; else Inductor's."""
-    values = values if may_be_tried(prepared) else None
+    values = samples() if is_on() and may_be_tried(prepared) else None
     why, failed = f"{LOWERING}=inductor", ""
     if _lowering() != "inductor":
         expected = None
-        if values is not None and is_on():
+        if values is not None:
             expected = self_check.expectation(prepared, values)
         try:
             choice = _own_kernels(prepared, phase)
@@ -166,11 +169,11 @@ def _compiled(
             why = failed = f"{type(error).__name__}: {error}"
         else:
             phase("tune")
-            choice, wrong = _tried(choice, prepared, values, threads, expected)
+            choice, wrong = _tried(choice, prepared, values, threads, expected, samples)
             if wrong is None:
                 return choice
             why = failed = wrong
-    layouts = (False, True) if values is not None and is_on() and _has_conv(prepared) else (False,)
+    layouts = (False, True) if values is not None and _has_conv(prepared) else (False,)
     choices = [_inductor(prepared, layout, why, phase) for layout in layouts]
     if failed:
         logger.warning("our kernels cannot be used, Inductor's are instead: %s", failed)
@@ -184,12 +187,13 @@ def _tried(
     values: Sequence[torch.Tensor] | None,
     threads: int,
     expected: Expectation | None,
+    samples: Samples,
 ) -> tuple[Choice, str | None]:
     """A program of our own kernels with the best number of threads, or what is wrong with it."""
-    if values is None or not is_on():
+    if values is None:
         return replace(choice, threads=threads), None
     run = NativeRun(NativeProgram(choice.code, choice.calls), len(prepared.program.outputs))
-    found = self_check.examined(run, prepared, values, threads, expected)
+    found = self_check.examined(run, prepared, values, threads, expected, samples)
     if found.complaint is not None or found.seconds is None:
         return replace(choice, threads=threads), found.complaint
     return with_threads(choice, run, values, threads, found.seconds), None

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from pantile.runtime.inputs import Slicing
-from pantile.runtime.native.loop_library import link_flags
 from pantile.runtime.native.plan import (
     ArgumentSpec,
     CompiledProgram,
@@ -31,7 +30,9 @@ def library(name: str) -> ctypes.CDLL:
     path = Path(_folder.name) / f"{name}.so"
     source = Path(__file__).with_name("loop_programs.c")
     command = ["gcc", "-O1", "-shared", "-fPIC", f"-DPROGRAM_{name}", str(source), "-o", str(path)]
-    subprocess.run([*command, *link_flags(), "-ldl"], check=True)
+    subprocess.run(
+        [*command, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-ldl"], check=True
+    )
     return ctypes.CDLL(str(path))
 
 

@@ -13,8 +13,10 @@ from pantile.errors import CompilerMissing
 from pantile.runtime.native import loop_library as module
 from pantile.runtime.native.loop_library import find_compiler, loop_library, native_folder
 
-# Stands for a compiler: copies a library that was compiled before, and notes that it ran.
+# Stands for a compiler: copies a library that was compiled before, and notes that it ran. What the
+# library would be linked against, it is asked for first, and leaves alone.
 COMPILER = """#!/bin/sh
+case " $* " in *" -nostdlib "*) exit 0 ;; esac
 echo run >> {log}
 while [ "$1" != "-o" ]; do shift; done
 {pause}

@@ -7,7 +7,13 @@ import platform
 from collections.abc import Sequence
 
 from pantile.errors import ProgramError
-from pantile.lowering.compiler import find_compiler, run_together, working_folder, write_unit
+from pantile.lowering.compiler import (
+    find_compiler,
+    run_together,
+    stand_in,
+    working_folder,
+    write_unit,
+)
 from pantile.lowering.kernels import matrix_unit
 
 CPU = "PANTILE_CPU"
@@ -81,9 +87,7 @@ def flags() -> list[str]:
     return [*_FLAGS, *_LEVEL, f"-march={cpu()}", *(["-mprefer-vector-width=512"] if wide else [])]
 
 
-_STAND_IN = "libtorch_cpu.so"
-"""An empty library of that name is linked against: the linker would read all symbols of torch's
-for 0.3 s, of which a program needs a dozen. They are found when it is loaded, in torch's."""
+_TORCH = "libtorch_cpu.so"
 
 
 def build(texts: Sequence[str], *, checked: bool = False) -> bytes:
@@ -92,11 +96,9 @@ def build(texts: Sequence[str], *, checked: bool = False) -> bytes:
     command = [compiler, *flags(), *([CHECKED] if checked else [])]
     with working_folder() as folder:
         units = [write_unit(folder, f"unit{at}", text) for at, text in enumerate(texts)]
-        (folder / "empty.cpp").touch()
-        named = f"-Wl,-soname,{_STAND_IN}"
-        empty = [compiler, "-shared", "-nostdlib", named, "-o", _STAND_IN, "empty.cpp"]
+        empty = stand_in([compiler], _TORCH, folder)
         run_together([empty, *([*command, "-c", unit] for unit in units)], folder)
         objects = [f"unit{at}.o" for at in range(len(texts))]
-        link = ["-shared", "-o", "program.so", *objects, "-lm", "-Wl,--no-as-needed", _STAND_IN]
+        link = ["-shared", "-o", "program.so", *objects, "-lm", "-Wl,--no-as-needed", _TORCH]
         run_together([[compiler, *link]], folder)
         return (folder / "program.so").read_bytes()

@@ -352,7 +352,7 @@ class _Job:
             key,
             f"{engine.name} {what}",
             engine._threads,
-            samples_of(programs, self._known),
+            lambda part: samples_of(programs, part, self._known),
             engine._progress.named_phase,
         )
 

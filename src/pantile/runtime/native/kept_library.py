@@ -27,6 +27,7 @@ import torch
 
 from pantile.errors import CompilerMissing, StoreError
 from pantile.logging import logger
+from pantile.lowering.compiler import stand_in
 from pantile.store.atomic_file import write_atomically
 from pantile.store.location import default_folder
 from pantile.store.lock import exclusive
@@ -63,15 +64,6 @@ def _command() -> tuple[str, ...] | None:
     return None
 
 
-def link_flags(*libraries: str) -> tuple[str, ...]:
-    """What to add to a link command so that the library finds torch's functions.
-
-    torch is always loaded before, so the loader finds it by its name and no path is recorded.
-    """
-    names = libraries or ("torch_cpu",)
-    return ("-L", str(Path(torch.__file__).parent / "lib"), *(f"-l{name}" for name in names))
-
-
 @dataclass(frozen=True)
 class KeptLibrary:
     """What is built, from which sources beside this file; the first one includes the others."""
@@ -80,7 +72,8 @@ class KeptLibrary:
     what: str
     sources: tuple[str, ...]
     flags: tuple[str, ...]
-    links: tuple[str, ...]
+    #: Those of torch that it calls.
+    libraries: tuple[str, ...]
     #: What else the compiled code depends on.
     versions: tuple[Any, ...] = ()
 
@@ -156,22 +149,27 @@ class KeptLibrary:
 
     def _compile(self, target: Path) -> None:
         source = str(Path(__file__).with_name(self.sources[0]))
-        command = [*find_compiler(), *self.flags, source, "-o", str(target), *self.links]
+        compiler, folder = find_compiler(), target.parent
+        names = [f"lib{name}.so" for name in self.libraries]
+        links = ["-Wl,--no-as-needed", *(str(folder / name) for name in names), "-ldl"]
+        commands = [stand_in(compiler, name, folder) for name in names]
+        commands.append([*compiler, *self.flags, source, "-o", str(target), *links])
         fix = (
             'install a working compiler with "apt install g++", or use Options.engine("reference")'
         )
         try:
-            status, errors = _run(command)
+            done = [_run(command) for command in commands]
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CompilerMissing(
-                f"the C++ compiler {command[0]} cannot be run: {error}", fix=fix
+                f"the C++ compiler {compiler[0]} cannot be run: {error}", fix=fix
             ) from error
-        if status != 0:
-            raise CompilerMissing(
-                f"the C++ compiler {command[0]} cannot compile the {self.what} "
-                f"(status {status}):\n{errors[-2000:].rstrip()}",
-                fix=fix,
-            )
+        for status, errors in done:
+            if status != 0:
+                raise CompilerMissing(
+                    f"the C++ compiler {compiler[0]} cannot compile the {self.what} "
+                    f"(status {status}):\n{errors[-2000:].rstrip()}",
+                    fix=fix,
+                )
 
 
 def _run(command: Sequence[str]) -> tuple[int, str]:

@@ -20,7 +20,7 @@ import torch
 
 from pantile.errors import CompilerMissing, Error
 from pantile.logging import logger
-from pantile.runtime.native.kept_library import KeptLibrary, link_flags
+from pantile.runtime.native.kept_library import KeptLibrary
 
 _NAME = "pantile_lane"
 
@@ -110,7 +110,7 @@ def _library() -> KeptLibrary | None:
         "short way of calls",
         ("lane.cpp",),
         ("-O2", "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-w", abi, *paths),
-        link_flags("c10", "torch_cpu", "torch_python"),
+        ("c10", "torch_cpu", "torch_python"),
         (sys.version, sysconfig.get_config_var("SOABI")),
     )
 

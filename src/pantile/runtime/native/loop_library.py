@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 from pantile.errors import CompilerMissing, StoreError
-from pantile.runtime.native.kept_library import KeptLibrary, find_compiler, link_flags
+from pantile.runtime.native.kept_library import KeptLibrary, find_compiler
 
-__all__ = ["find_compiler", "link_flags", "loop_library", "native_folder"]
+__all__ = ["find_compiler", "loop_library", "native_folder"]
 
 _FLAGS = ("-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 
@@ -21,7 +21,7 @@ _LOOP = KeptLibrary(
     ("loop.cpp", "plan.h", "sums.h", "workers.h"),
     # -O2 takes a quarter longer, beside the first program of the user, and is no faster.
     ("-O1", "-ftree-vectorize", *_FLAGS),
-    (*link_flags(), "-ldl"),
+    ("torch_cpu",),
 )
 
 _loading = threading.Lock()

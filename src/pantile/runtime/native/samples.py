@@ -16,10 +16,10 @@ Known = Mapping[tuple[InputKind, str], torch.Tensor]
 _SMALL = 1e-3
 
 
-def samples_of(programs: StepPrograms, known: Known) -> dict[str, list[torch.Tensor]]:
-    """For each program of a step, a value for each of its inputs."""
+def samples_of(programs: StepPrograms, part: str, known: Known) -> list[torch.Tensor]:
+    """A value for each input of a program of a step."""
     with torch_threads(1):
-        return {part: _values(prepared, known) for part, prepared in programs.all.items()}
+        return _values(programs.all[part], known)
 
 
 def _values(prepared: Prepared, known: Known) -> list[torch.Tensor]:
