@@ -138,7 +138,7 @@ def _program(workload: Workload) -> tuple[Any, Sequence[torch.Tensor]]:
     executor.compile(*workload.batch())
     ((compiled, update),) = executor._native._steps
     programs = fused_step(compiled, update)
-    values = samples_of(programs, {})["body"]
+    values = samples_of(programs, "body", {})
     torch.manual_seed(0)
     for value in values:
         if value.is_floating_point() and value.dim():

@@ -130,6 +130,7 @@ def _compile_section(records: Sequence[Record]) -> list[str]:
             record["workload"],
             record["peer"],
             record["start"],
+            f"{record['seconds_compiling']:.2f}" if "seconds_compiling" in record else "–",
             f"{record['seconds_to_prepared']:.2f}",
             f"{record['seconds_to_first_step']:.2f}",
             f"{record['seconds_to_second_step']:.2f}",
@@ -138,8 +139,12 @@ def _compile_section(records: Sequence[Record]) -> list[str]:
         for record in records
         if "seconds_to_prepared" in record
     ]
-    head = ["workload", "peer", "caches", "prepared", "first step", "second step", "CPU in all"]
-    text = "From imports done, in a new process, wall seconds; the last column is CPU seconds."
+    times = ["compiling", "prepared", "first step", "second step", "CPU in all"]
+    head = ["workload", "peer", "caches", *times]
+    text = (
+        "From imports done, in a new process, wall seconds; the last column is CPU seconds. "
+        "`compiling` is the part of `prepared` that writes C++, compiles it and checks a run."
+    )
     return ["## Compilation", "", text, "", *_grid(head, cells)] if cells else []
 
 

@@ -93,7 +93,17 @@ def _engine(executor: Any, batch: tuple[torch.Tensor, ...], steps: int) -> Engin
         with _warnings_into(messages):
             return loop(calls)
 
-    return Engine(run, numbers, steps=steps, close=executor.destroy, notes=messages)
+    def compile_seconds() -> float:
+        return sum(entry.header["seconds"] for entry in executor._executable_entries())
+
+    return Engine(
+        run,
+        numbers,
+        steps=steps,
+        close=executor.destroy,
+        compile_seconds=compile_seconds,
+        notes=messages,
+    )
 
 
 class Pantile(Peer):

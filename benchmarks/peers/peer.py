@@ -48,6 +48,8 @@ class Engine:
     close: Callable[[], None] = _nothing
     cpu_clock: Callable[[], float] = time.process_time
     """CPU seconds of the process the engine runs in, all its threads together."""
+    compile_seconds: Callable[[], float] | None = None
+    """What of the preparation was to write, compile and check code, if the engine tells."""
     notes: Sequence[str] = ()
     """What the engine has warned about so far."""
 
