@@ -20,6 +20,7 @@ FILES = (
     "halves.h",
     "lanes.h",
     "conv.h",
+    "conv_pack.h",
     "conv_forward.h",
     "conv_input.h",
     "conv_weight.h",

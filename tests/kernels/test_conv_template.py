@@ -39,8 +39,9 @@ SHAPES = [
 
 KERNELS = """
 extern "C" void pack{i}(const float* w, float* forward, float* input, int t, int T) {{
-  pack_forward<{c}>(w, forward, t, T);
-  pack_input<{c}>(w, input, t, T);
+  using C = {c};
+  pack_forward<conv_vectors(C::OC)>(conv_pack_forward<C>, w, forward, t, T);
+  pack_input<C::KH * C::KW, conv_vectors(C::IC)>(conv_pack_input<C>, w, input, t, T);
 }}
 extern "C" void forward{i}(const float* x, const float* w, float* y, int t, int T) {{
   using C = {c};

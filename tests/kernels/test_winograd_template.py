@@ -34,9 +34,10 @@ SHAPES = [
 KERNELS = """
 extern "C" void pack{i}(const float* w, float* forward, float* input, float* scatter,
                         int t, int T) {{
-  pack_winograd_forward<{c}>(w, forward, t, T);
-  pack_winograd_input<{c}>(w, input, t, T);
-  pack_winograd_scatter<{c}>(w, scatter, t, T);
+  using C = {c};
+  pack_winograd_forward<conv_vectors(C::OC)>(winograd_pack_forward<C>, w, forward, t, T);
+  pack_winograd_input<conv_vectors(C::IC)>(winograd_pack_input<C>, w, input, t, T);
+  pack_winograd_scatter<conv_vectors(C::IC)>(winograd_pack_scatter<C>, w, scatter, t, T);
 }}
 extern "C" void forward{i}(const float* x, const float* w, float* scratch, float* y, int t,
                            int T) {{

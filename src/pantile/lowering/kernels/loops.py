@@ -17,7 +17,7 @@ _STEP = 16
 """Long loops are divided between threads in steps of a cache line of floats."""
 _SHORT = 16
 """Shorter loops are left to the compiler with their size."""
-_LONG_LANE = 256
+_LONG_LANE = 128
 """So many steps along vectors, and a multiple of all vectors: then their number may be open."""
 
 
@@ -52,12 +52,8 @@ def loop(axis: Axis) -> str:
 def shared_loop(axis: Axis) -> str:
     """The part of an axis that is this thread's."""
     n, name = axis.size, axis.name
-    if n < 64 * _STEP:
-        begin, end = f"share({opened(n)}, t, T)", f"share({opened(n)}, t + 1, T)"
-    else:
-        steps = opened(n // _STEP)
-        begin = f"share({steps}, t, T) * {_STEP}"
-        end = f"(t + 1 == T ? {opened(n)} : share({steps}, t + 1, T) * {_STEP})"
+    part = f"{opened(n)}, {opened(1 if n < 64 * _STEP else _STEP)}"
+    begin, end = f"part({part}, t, T)", f"part({part}, t + 1, T)"
     return f"for (int {name} = {begin}, end_{name} = {end}; {name} < end_{name}; {name}++)"
 
 

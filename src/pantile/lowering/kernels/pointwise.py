@@ -6,6 +6,7 @@ The functions named `op_…` are overloaded for the types of numbers (templates/
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import frexp
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from pantile.passes.philox import PHILOX
 
 aten = torch.ops.aten
 prims = torch.ops.prims
+
+_SMALL_EXPONENT = 100
+"""Powers of two whose reciprocals are floats with all their digits."""
 
 Rule = Callable[[Trace, fx.Node, Index], str]
 
@@ -74,6 +78,17 @@ def _rounded_quotient(trace: Trace, node: fx.Node, index: Index) -> str:
     if not dtype_of(node).is_floating_point:
         _check_divisor(node.args[1])
     return _arithmetic(f"op_div_{mode}({{0}}, {{1}})")(trace, node, index)
+
+
+def _quotient(trace: Trace, node: fx.Node, index: Index) -> str:
+    """By a power of two it is a product, which is the same number: kernels share that factor."""
+    divisor, dtype = node.args[1], dtype_of(node)
+    exact = isinstance(divisor, (int, float)) and abs(frexp(divisor)[0]) == 0.5
+    if not exact or not dtype.is_floating_point or abs(frexp(divisor)[1]) > _SMALL_EXPONENT:
+        return _arithmetic("{0} / {1}", scales=True)(trace, node, index)
+    a = trace.operand(node.args[0], index, dtype)
+    b = trace.operand(1 / divisor, index, computed(dtype))
+    return trace.state(cpp(dtype), f"op_mul({a}, {b})", [a, b])
 
 
 def _modulo(trace: Trace, node: fx.Node, index: Index) -> str:
@@ -248,8 +263,8 @@ POINTWISE: dict[Any, Rule] = {
     aten.sub.Scalar: _scaled("sub"),
     aten.mul.Tensor: _arithmetic("op_mul({0}, {1})", scales=True),
     aten.mul.Scalar: _arithmetic("op_mul({0}, {1})", scales=True),
-    aten.div.Tensor: _arithmetic("{0} / {1}", scales=True),
-    aten.div.Scalar: _arithmetic("{0} / {1}", scales=True),
+    aten.div.Tensor: _quotient,
+    aten.div.Scalar: _quotient,
     aten.neg.default: _arithmetic("op_neg({0})", chooses=True),
     aten.maximum.default: _arithmetic("op_max({0}, {1})", chooses=True),
     aten.minimum.default: _arithmetic("op_min({0}, {1})", chooses=True),

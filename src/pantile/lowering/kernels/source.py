@@ -39,6 +39,7 @@ TEMPLATES = (
     "gemm.h",
     "tiles.h",
     "conv.h",
+    "conv_pack.h",
     "conv_forward.h",
     "conv_input.h",
     "conv_weight.h",
@@ -53,10 +54,10 @@ TEMPLATES = (
     "program.h",
 )
 
-_WORTH = 500
+_WORTH = 330
 """The least weight of kernels, in milliseconds, that a file of its own pays for."""
 
-_FRAME, _CALL = 100, 0.4
+_FRAME, _CALL = 100, 0.25
 """The weight of the frame and of each call in the row."""
 
 _LONG_ROW = 100
@@ -88,26 +89,37 @@ class _Text:
 
     @property
     def weight(self) -> int:
-        """About how many milliseconds it takes to compile: each of its tables has tiles."""
-        return _FAMILIES[self.family][0] * max(1, len(self.tables))
+        """About how many milliseconds it takes to compile."""
+        cost = _FAMILIES[self.family]
+        return cost.each + cost.plan * max(1, len(self.tables))
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """About how many milliseconds of gcc kernels of one template take."""
+
+    each: float
+    plan: float = 0
+    """For each convolution that a kernel is given a plan of: its tiles."""
+    first: float = 0
+    """What all of them share."""
 
 
 _FAMILIES = {
-    "pack_": (12, 120),
-    "winograd_weight": (50, 150),
-    "winograd": (45, 180),
-    "conv_weight<": (100, 60),
-    "conv_by<": (85, 60),
-    "conv_input<": (140, 0),
-    "conv_input_pairs<": (140, 0),
-    "conv_forward": (110, 0),
-    "emm": (75, 60),
-    "pool": (55, 0),
-    "sums[": (42, 0),
-    "": (22, 0),
+    "pack_": _Cost(40),
+    "winograd_weight": _Cost(30, first=140),
+    "winograd": _Cost(30, 7, first=60),
+    "conv_weight": _Cost(50, 15),
+    "conv_by<": _Cost(30, 42),
+    "conv_input<": _Cost(100),
+    "conv_input_pairs<": _Cost(100),
+    "conv_forward": _Cost(90),
+    "emm": _Cost(40, first=80),
+    "pool": _Cost(30),
+    "sums[": _Cost(20, first=20),
+    "": _Cost(13),
 }
-"""About how many milliseconds a kernel takes to compile, and what the first one takes beyond that.
-Measured on W1a, W3 and W4, one thread of a Sapphire Rapids."""
+"""Measured on W1a, W3, W4 and W5, one thread of a Zen 5."""
 
 
 def sources(writer: Writer, most: int) -> list[str]:
@@ -190,14 +202,14 @@ def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text
     """
     families = [text.family for text in kernels]
     total = _FRAME + _CALL * calls + sum(text.weight for text in kernels)
-    total += sum(_FAMILIES[word][1] for word in set(families))
+    total += sum(_FAMILIES[word].first for word in set(families))
     count = max(1, min(most, int(total) // _WORTH))
     groups: list[list[_Text]] = [[] for _ in range(count)]
     done, begun = 0.0, ""
     for word, text in sorted(
         zip(families, kernels, strict=True), key=lambda pair: [*_FAMILIES].index(pair[0])
     ):
-        done += _FAMILIES[word][1] if word != begun else 0
+        done += _FAMILIES[word].first if word != begun else 0
         begun = word
         middle = done + text.weight / 2
         groups[min(count - 1, int(middle * count / total))].append(text)

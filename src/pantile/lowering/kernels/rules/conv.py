@@ -308,6 +308,12 @@ class Form:
                 f"depthwise_weight<{self.text}>({x.pointer.name}, {dy.pointer.name}, t, T,"
                 f" [&](int kh, int kw, {parameters}"
             )
+        if shares and not self._loop and self.inputs > _FEW:
+            plan = opened_table("ConvWeightPlan", f"conv_weight_plan<{self.text}, {_cpp(turned)}>")
+            return (
+                f"conv_weight_by<{_panel(self.outputs)}{how}>({plan}, {x.pointer.name},"
+                f" {dy.pointer.name}, scratch, t, T, [=]({outer}, {parameters}"
+            )
         a, b = self._from(x.pointer.name, self.inputs), self._from(dy.pointer.name, self.outputs)
         return (
             f"{self._loop}conv_weight<{self.text}{how}>({a}, {b}, scratch, t, T,"
@@ -335,27 +341,42 @@ class Form:
         panels, rest = self.outputs, self.inputs
         if order == "input":
             panels, rest = rest, panels
-        function = f"pack_{order}_pairs" if self.pairs else f"pack_{order}"
-        size = f"{self.text}::packed_{order}"
-        taps = kh * kw
         if self.depthwise:
             panels, rest = oc, 1
-            function, size = "pack_depthwise", f"depthwise_packed<{self.text}>"
-        elif order in self.winograd:
-            taps = 16
-            way = "scatter" if self._scatters(order) else order
-            function, size = f"pack_winograd_{way}", f"{self._winograd(order)}::packed"
+        taps = 16 if order in self.winograd else kh * kw
         times = self.groups if self._loop else 1
-        packed = writer.temporary([(panels + _PANEL) * rest * taps * times])
+        room = (panels + _PANEL) * rest * taps
+        packed = writer.temporary([room * times])
+        function, size, pack = self._packing(order, panels, kh * kw, room)
         to = f"{packed.name} + group * {size}" if self._loop else packed.name
         source = self._from(plain.name, self.outputs * ic * kh * kw)
-        text = (
-            f"static_assert({size} * {times} <= {packed.size});"
-            f"\n{self._loop}{function}<{self.text}>({source}, {to}, t, T);"
-        )
+        text = "" if pack else f"static_assert({size} <= {room});\n"
+        text += f"{self._loop}{function}({pack}{source}, {to}, t, T);"
         note = f"packs {self.weight.name}"
         writer.function(text, [plain, Pointer(packed)], note, writes=[packed])
         return packed
+
+    def _packing(self, order: str, panels: int, taps: int, room: int) -> tuple[str, str, str]:
+        """The C++ function that packs, the floats it makes, and its first argument, if any."""
+        if self.depthwise or self.pairs:
+            function = "pack_depthwise" if self.depthwise else f"pack_{order}_pairs"
+            size = f"{self.text}::packed_{order}"
+            size = f"depthwise_packed<{self.text}>" if self.depthwise else size
+            return f"{function}<{self.text}>", size, ""
+        if order in self.winograd:
+            way = "scatter" if self._scatters(order) else order
+            size, name = f"{self._winograd(order)}::packed", f"winograd_pack_{way}"
+            function = f"pack_winograd_{way}<{_vectors(panels)}>"
+        else:
+            size, name = f"{self.text}::packed_{order}", f"conv_pack_{order}"
+            sizes = f"{taps}, {_vectors(panels)}" if order == "input" else _vectors(panels)
+            function = f"pack_{order}<{sizes}>"
+        pack = opened_table("ConvPack", f"conv_pack_within({room}, {name}<{self.text}>)")
+        return function, size, f"{pack}, "
+
+
+def _cpp(truth: bool) -> str:
+    return "true" if truth else "false"
 
 
 def _shares_loops(writer: Writer) -> bool:
@@ -368,9 +389,12 @@ def _panel(channels: int) -> str:
 
     The numbers are those of all CPUs where they can be, so that more kernels share a function.
     """
-    vectors = "2" if channels > _LANES else f"conv_vectors({channels})"
     full = channels % (2 * _LANES) == 0 or channels == _LANES
-    return f"{vectors}, {'true' if full else 'false'}"
+    return f"{_vectors(channels)}, {_cpp(full)}"
+
+
+def _vectors(channels: int) -> str:
+    return "2" if channels > _LANES else f"conv_vectors({channels})"
 
 
 def named_axes(node: fx.Node, names: str) -> list[Axis]:

@@ -172,7 +172,7 @@ class _Reduction:
     def _result(self, total: str) -> str:
         """The name ACC for a total. A mean is a double that is divided, so it is rounded once."""
         if self.operation.is_mean:
-            total = f"({total}) / {literal(float(self.count), torch.float64)}"
+            total = f"({total}) / {opened(literal(float(self.count), torch.float64))}"
         return f"const {self.cpp} {ACC} = {total};"
 
     def _begin(self, wide: int) -> str:

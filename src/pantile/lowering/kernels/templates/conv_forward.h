@@ -360,6 +360,7 @@ INLINE void conv_forward_packing(const float* x, const Number* weight, float* sc
                                  Ep ep) {
   using D = ConvForward<C, true>;
   constexpr const ConvPlan& d = conv_plan<D>;
+  constexpr const ConvPack& pack = conv_pack_forward<C>;
   constexpr bool BY_CHUNKS = d.CHUNKS > 1 && d.UNITS <= d.WAITING;
   auto take = [&](const ConvPart& part) INLINE_CALL {
     conv_pixels_to<D::NR, D::CHANNELS % D::NR == 0>(part, ep);
@@ -369,11 +370,11 @@ INLINE void conv_forward_packing(const float* x, const Number* weight, float* sc
     if constexpr (BY_CHUNKS) {
       ROLLED for (int chunk = 0; chunk < d.CHUNKS; chunk++) {
         const int first = chunk * C::forward_chunk;
-        pack_plain<C>(weight, scratch, panel, first, conv_min(C::IC, first + C::forward_chunk));
+        pack_plain<D::NR>(pack, weight, scratch, panel, first, conv_min(C::IC, first + pack.CHUNK));
         conv_add_chunk(d, x, scratch, panel, chunk, 0, d.UNITS, sums, take);
       }
     } else {
-      pack_plain<C>(weight, scratch, panel, 0, C::IC);
+      pack_plain<D::NR>(pack, weight, scratch, panel, 0, C::IC);
       conv_run_part(d, x, scratch - d.PANEL * panel, 0, d.UNITS, panel, panel + 1, sums, take);
     }
   }

@@ -53,7 +53,7 @@ struct ConvWeightSizes {
   static constexpr int MOST = REGISTERS - 4;  // rows of a tile one vector wide
   static constexpr bool FEW = C::IC <= 4 && C::KW * C::IC <= MOST;
   static constexpr int NV = FEW && C::OC <= 2 * LANES ? 1 : conv_vectors(C::OC), NR = NV * LANES;
-  static constexpr int PANELS = conv_ceil(C::OC, NR), REST = C::OC % NR;
+  static constexpr int PANELS = conv_ceil(C::OC, NR), REST = C::OC - (PANELS - 1) * NR;
 
   // Rows that lie alike in x: the inputs of a tap, or (FEW) those of all taps or of a row of taps.
   // They make PARTS tiles of MR rows, the last of LAST.
@@ -81,7 +81,7 @@ struct ConvWeightSizes {
       PARTED ? PARTS * PART : PADDED ? STRIP_IMAGES * IMAGE : 0;
 
   // The copy of a panel's dy, where its outputs are not all there are (the last may be filled up).
-  static constexpr bool COPIED = REST || (!FEW && PANELS > 1 && ROWS >= 32);
+  static constexpr bool COPIED = REST < NR || (!FEW && PANELS > 1 && ROWS >= 32);
   static constexpr i64 OUTPUTS = COPIED ? (i64)STRIP_IMAGES * STRIP_ROWS * C::OW * NR : 0;
 
   static constexpr i64 SUMS = (i64)ROWS * NR;
@@ -90,6 +90,9 @@ struct ConvWeightSizes {
   static constexpr bool ALONE = !TURNED && STRIP_IMAGES == C::N && STRIP_ROWS == C::OH;
   static constexpr i64 SUMS_KEPT = ALONE ? MR * NR : SUMS * KEPT;
   static constexpr i64 SCRATCH = SUMS_KEPT + OUTPUTS + COPY;
+
+  // Inputs that are turned at a time, with all their taps.
+  static constexpr int AT_ONCE = conv_min(conv_max(1, CONV_TURNED / TAPS), C::IC);
 };
 
 // Where the rows of a tile lie in x: inputs side by side, or (Taps) inputs of successive taps.
@@ -168,151 +171,234 @@ APART_WHOLE void conv_copy_parts(const float* x, int columns, int x_column, int 
   }
 }
 
-template <class C, bool TURNED>
-struct ConvWeight : ConvWeightSizes<C, TURNED> {
-  using S = ConvWeightSizes<C, TURNED>;
-
-  // Copies the rows of x from `top` on that a strip reads: with their padding, or by parts.
-  INLINE void copy_inputs(const float* x, int images, int top, float* copy) {
-    ROLLED for (int image = 0; image < images; image++)
-      ROLLED for (int row = 0; row < S::HEIGHT; row++) {
-        const float* from = x + (i64)image * C::XN + (i64)(top + row) * C::XH;
-        float* to = copy + image * S::IMAGE + (i64)row * S::ROW;
-        if constexpr (S::PADDED) {
-          constexpr int COLUMNS = conv_max(0, conv_min(C::W, S::WIDTH - C::PW));
-          memset(to, 0, sizeof(float) * S::ROW);
-          if (top + row >= 0 && top + row < C::H)
-            conv_copy_parts(from, COLUMNS, C::XW, C::IC, C::IC, 0, to + C::PW * C::IC);
-        } else {
-          conv_copy_parts(from, C::W, C::XW, C::IC, S::MR, S::PART, to);
-        }
-      }
-  }
-
-  // A tile of a part of the inputs of one tap: of the strip, the rectangle that the tap hits.
-  // x points at row `x_top` of the strip's first image.
-  template <int DSTEP>
-  INLINE void inputs_tile(int at, const float* x, int x_top, const float* dy, ConvStrip strip,
-                          int top, float* sums, bool fresh) {
-    int part = at / S::TAPS, kh = at % S::TAPS / C::KW, kw = at % C::KW;
-    int column = conv_max(0, conv_ceil(C::PW - kw * C::DW, C::SW));
-    int row = conv_max(top, conv_ceil(C::PH - kh * C::DH, C::SH));
-    int bottom = conv_min(top + strip.rows, conv_ceil(C::H + C::PH - kh * C::DH, C::SH));
-    strip.columns = conv_min(C::OW, conv_ceil(C::W + C::PW - kw * C::DW, C::SW)) - column;
-    strip.rows = bottom - row;
-    x += (i64)(row * C::SH - C::PH + kh * C::DH - x_top) * S::ROW +
-         (i64)(column * C::SW - C::PW + kw * C::DW) * S::PIXEL + part * S::PART;
-    dy += (row - top) * strip.dy_row + (i64)column * DSTEP;
-    if (part < S::PARTS - 1)
-      conv_sum<ConvInputs, S::MR, S::NV>(x, C::SW * S::PIXEL, dy, DSTEP, strip, sums, fresh);
-    else conv_sum<ConvInputs, S::LAST, S::NV>(x, C::SW * S::PIXEL, dy, DSTEP, strip, sums, fresh);
-  }
-
-  // A tile of many taps of few inputs: all of them hit all pixels.
-  template <int DSTEP, int PART = 0>
-  INLINE void taps_tile(int at, const float* x, const float* dy, ConvStrip strip, float* sums,
-                        bool fresh) {
-    using Rows = ConvTaps<C::IC, C::KW, C::DW * S::PIXEL, C::DH * S::ROW, PART * S::MR>;
-    if (PART == S::PARTS - 1 || at / S::GROUPS == PART) {
-      x += (i64)(at % S::GROUPS) * C::DH * S::ROW;
-      conv_sum<Rows, PART < S::PARTS - 1 ? S::MR : S::LAST, S::NV, C::SW * S::PIXEL, DSTEP>(
-          x, 0, dy, 0, strip, sums, fresh);
-    } else if constexpr (PART < S::PARTS - 1) {
-      taps_tile<DSTEP, PART + 1>(at, x, dy, strip, sums, fresh);
-    }
-  }
-
-  // Where a tile's rows lie in the sums of its panel, and how many they are.
-  INLINE int first_row(int tile) {
-    return tile % S::GROUPS * S::ALIKE + tile / S::GROUPS * S::MR;
-  }
-  INLINE int rows_of(int tile) { return tile / S::GROUPS < S::PARTS - 1 ? S::MR : S::LAST; }
-
-  // One strip, for the tiles [start, end) of those of all panels; their sums start at panel `base`.
-  // done(panel, tile, sums) is called after each tile.
-  template <class Done>
-  INLINE void strip(const float* x, const float* dy, float* scratch, int base, int start, int end,
-                    int n, int top, Done done) {
-    ConvStrip strip{conv_min(S::STRIP_IMAGES, C::N - n), conv_min(S::STRIP_ROWS, C::OH - top),
-                    C::OW, S::IMAGE, (i64)C::SH * S::ROW, C::YN, C::YH};
-    float *outputs = scratch + S::SUMS_KEPT, *inputs = outputs + S::OUTPUTS;
-    x += (i64)n * C::XN, dy += (i64)n * C::YN + (i64)top * C::YH;
-    int x_top = top * C::SH - C::PH;
-    if (S::PARTED) x_top = conv_max(0, conv_min(x_top, C::H - S::HEIGHT));
-    if constexpr (S::PADDED || S::PARTED) {
-      copy_inputs(x, strip.images, x_top, inputs);
-      x = inputs;
-    } else {
-      x_top = conv_max(0, x_top), x += (i64)x_top * C::XH;
-    }
-    ConvStrip copied = strip;
-    copied.dy_row = C::OW * S::NR, copied.dy_image = strip.rows * copied.dy_row;
-    bool fresh = n == 0 && top == 0;
-    ROLLED for (int at = start; at < end; at++) {
-      int panel = at / S::TILES, tile = at % S::TILES;
-      constexpr int DSTEP = S::COPIED ? S::NR : C::YW;
-      const float* from = dy + panel * S::NR;
-      if (S::COPIED && (at == start || tile == 0))
-        conv_copy_outputs(from, strip, C::YW, conv_min(S::NR, C::OC - panel * S::NR), S::NR,
-                          outputs);
-      float* sums = scratch + (panel - base) * S::SUMS + (i64)first_row(tile) * S::NR;
-      if (S::ALONE) sums = scratch;
-      const float* by = S::COPIED ? outputs : from;
-      ConvStrip now = S::COPIED ? copied : strip;
-      if constexpr (S::FEW) taps_tile<DSTEP>(tile, x, by, now, sums, fresh);
-      else inputs_tile<DSTEP>(tile, x, x_top, by, now, top, sums, fresh);
-      done(panel, tile, sums);
-    }
-  }
+// The same numbers for loops that serve all convolutions.
+struct ConvWeightPlan {
+  int N, IC, H, W, OH, OW, KW, SH, SW, PH, PW, DH, DW;
+  int PANELS, REST, TAPS, ALIKE, PARTS, MR, LAST, GROUPS, TILES, STRIP_ROWS, STRIP_IMAGES;
+  int HEIGHT, WIDTH, PIXEL, KEPT, AT_ONCE, TURNED_ROW;
+  bool PADDED, PARTED, COPIED, ALONE;
+  i64 XN, XH, XW, YN, YH, YW, ROW, IMAGE, PART, OUTPUTS, SUMS, SUMS_KEPT;
+  // A tile of many inputs, the last of a tap; or, for few inputs, a tile by its number.
+  void (*sum)(const float* x, i64 x_step, const float* dy, i64 dy_step, ConvStrip strip, float* sums,
+              bool fresh);
+  void (*sum_last)(const float* x, i64 x_step, const float* dy, i64 dy_step, ConvStrip strip,
+                   float* sums, bool fresh);
+  void (*taps_tile)(int at, const float* x, const float* dy, ConvStrip strip, float* sums, bool fresh);
 };
 
-// The turned sums of the tiles [start, end), whole parts: ep(oc, first, count, row), where `first`
-// counts inputs and taps.
-template <class S, class C, class Ep>
-INLINE void conv_give_turned(const float* sums, int base, int start, int end, const Ep& ep) {
-  constexpr int AT_ONCE = conv_min(conv_max(1, CONV_TURNED / S::TAPS), C::IC);
-  constexpr int ROW = conv_turned_row(AT_ONCE * S::TAPS);
-  ROLLED for (int panel = start / S::TILES; panel * S::TILES < end; panel++) {
-    const int first = conv_max(0, start - panel * S::TILES) / S::TAPS;
-    const int last = conv_min(S::TILES, end - panel * S::TILES) / S::TAPS;
-    const int until = conv_min(C::IC, last * S::MR), oc = panel * S::NR;
-    ROLLED for (int ic = first * S::MR; ic < until; ic += AT_ONCE) {
-      alignas(64) float turned[S::NR * ROW];
-      const int inputs = conv_min(AT_ONCE, until - ic);
-      conv_turn(sums + (panel - base) * S::SUMS + (i64)ic * S::NR, (i64)C::IC * S::NR, S::NR, S::TAPS,
-                inputs, S::NR, ROW, turned);
-      ROLLED for (int i = 0; i < conv_min(S::NR, C::OC - oc); i++)
-        ep(oc + i, ic * S::TAPS, inputs * S::TAPS, turned + i * ROW);
+// A tile of many taps of few inputs: all of them hit all pixels.
+template <class C, class S, int PART = 0>
+static void conv_taps_tile(int at, const float* x, const float* dy, ConvStrip strip, float* sums,
+                           bool fresh) {
+  using Rows = ConvTaps<C::IC, C::KW, C::DW * S::PIXEL, C::DH * S::ROW, PART * S::MR>;
+  constexpr int DSTEP = S::COPIED ? S::NR : C::YW;
+  if (PART == S::PARTS - 1 || at / S::GROUPS == PART) {
+    x += (i64)(at % S::GROUPS) * C::DH * S::ROW;
+    conv_sum<Rows, PART < S::PARTS - 1 ? S::MR : S::LAST, S::NV, C::SW * S::PIXEL, DSTEP>(
+        x, 0, dy, 0, strip, sums, fresh);
+  } else if constexpr (PART < S::PARTS - 1) {
+    conv_taps_tile<C, S, PART + 1>(at, x, dy, strip, sums, fresh);
+  }
+}
+
+template <class C, bool TURNED, class S = ConvWeightSizes<C, TURNED>>
+constexpr ConvWeightPlan conv_weight_plan = [] {
+  ConvWeightPlan s{
+      C::N,      C::IC,     C::H,      C::W,       C::OH,      C::OW,     C::KW,
+      C::SH,     C::SW,     C::PH,     C::PW,      C::DH,      C::DW,     S::PANELS,
+      S::REST,   S::TAPS,   S::ALIKE,  S::PARTS,   S::MR,      S::LAST,   S::GROUPS,
+      S::TILES,  S::STRIP_ROWS,        S::STRIP_IMAGES,        S::HEIGHT, S::WIDTH,
+      S::PIXEL,  S::KEPT,   S::AT_ONCE, conv_turned_row(S::AT_ONCE * S::TAPS),
+      S::PADDED, S::PARTED, S::COPIED, S::ALONE,   C::XN,      C::XH,     C::XW,
+      C::YN,     C::YH,     C::YW,     S::ROW,     S::IMAGE,   S::PART,   S::OUTPUTS,
+      S::SUMS,   S::SUMS_KEPT,         nullptr,    nullptr,    nullptr};
+  if constexpr (S::FEW) {
+    s.taps_tile = conv_taps_tile<C, S>;
+  } else {
+    s.sum = conv_sum<ConvInputs, S::MR, S::NV>;
+    s.sum_last = conv_sum<ConvInputs, S::LAST, S::NV>;
+  }
+  return s;
+}();
+
+// Copies the rows of x from `top` on that a strip reads: with their padding, or by parts.
+INLINE void conv_copy_inputs(const ConvWeightPlan& s, const float* x, int images, int top,
+                             float* copy) {
+  ROLLED for (int image = 0; image < images; image++)
+    ROLLED for (int row = 0; row < s.HEIGHT; row++) {
+      const float* from = x + image * s.XN + (top + row) * s.XH;
+      float* to = copy + image * s.IMAGE + row * s.ROW;
+      if (s.PADDED) {
+        const int columns = conv_max(0, conv_min(s.W, s.WIDTH - s.PW));
+        memset(to, 0, sizeof(float) * s.ROW);
+        if (top + row >= 0 && top + row < s.H)
+          conv_copy_parts(from, columns, s.XW, s.IC, s.IC, 0, to + s.PW * s.IC);
+      } else {
+        conv_copy_parts(from, s.W, s.XW, s.IC, s.MR, s.PART, to);
+      }
+    }
+}
+
+// A tile of a part of the inputs of one tap: of the strip, the rectangle that the tap hits.
+// x points at row `x_top` of the strip's first image, dy at pixels `step` floats apart.
+INLINE void conv_inputs_tile(const ConvWeightPlan& s, int at, const float* x, int x_top,
+                             const float* dy, i64 step, ConvStrip strip, int top, float* sums,
+                             bool fresh) {
+  const int part = at / s.TAPS, kh = at % s.TAPS / s.KW, kw = at % s.KW;
+  const int column = conv_max(0, conv_ceil(s.PW - kw * s.DW, s.SW));
+  const int row = conv_max(top, conv_ceil(s.PH - kh * s.DH, s.SH));
+  const int bottom = conv_min(top + strip.rows, conv_ceil(s.H + s.PH - kh * s.DH, s.SH));
+  strip.columns = conv_min(s.OW, conv_ceil(s.W + s.PW - kw * s.DW, s.SW)) - column;
+  strip.rows = bottom - row;
+  x += (row * s.SH - s.PH + kh * s.DH - x_top) * s.ROW +
+       (i64)(column * s.SW - s.PW + kw * s.DW) * s.PIXEL + part * s.PART;
+  dy += (row - top) * strip.dy_row + column * step;
+  const i64 x_step = (i64)s.SW * s.PIXEL;
+  if (part < s.PARTS - 1) s.sum(x, x_step, dy, step, strip, sums, fresh);
+  else s.sum_last(x, x_step, dy, step, strip, sums, fresh);
+}
+
+// Where a tile's rows lie in the sums of its panel.
+INLINE int conv_first_row(const ConvWeightPlan& s, int tile) {
+  return tile % s.GROUPS * s.ALIKE + tile / s.GROUPS * s.MR;
+}
+
+// One strip, for the tiles [start, end) of those of all panels; their sums start at panel `base`.
+// done(panel, tile, sums) is called after each tile.
+template <int NR, class Done>
+INLINE void conv_weight_strip(const ConvWeightPlan& s, const float* x, const float* dy,
+                              float* scratch, int base, int start, int end, int n, int top,
+                              Done done) {
+  const ConvStrip strip{conv_min(s.STRIP_IMAGES, s.N - n), conv_min(s.STRIP_ROWS, s.OH - top), s.OW,
+                        s.IMAGE, s.SH * s.ROW, s.YN, s.YH};
+  float *outputs = scratch + s.SUMS_KEPT, *inputs = outputs + s.OUTPUTS;
+  x += n * s.XN, dy += n * s.YN + top * s.YH;
+  int x_top = top * s.SH - s.PH;
+  if (s.PARTED) x_top = conv_max(0, conv_min(x_top, s.H - s.HEIGHT));
+  if (s.PADDED || s.PARTED) {
+    conv_copy_inputs(s, x, strip.images, x_top, inputs);
+    x = inputs;
+  } else {
+    x_top = conv_max(0, x_top), x += x_top * s.XH;
+  }
+  ConvStrip now = strip;
+  if (s.COPIED) now.dy_row = s.OW * NR, now.dy_image = strip.rows * now.dy_row;
+  const bool fresh = n == 0 && top == 0;
+  ROLLED for (int at = start; at < end; at++) {
+    const int panel = at / s.TILES, tile = at % s.TILES;
+    const float* from = dy + panel * NR;
+    if (s.COPIED && (at == start || tile == 0))
+      conv_copy_outputs(from, strip, s.YW, panel < s.PANELS - 1 ? NR : s.REST, NR, outputs);
+    float* sums = scratch + (panel - base) * s.SUMS + (i64)conv_first_row(s, tile) * NR;
+    if (s.ALONE) sums = scratch;
+    const float* by = s.COPIED ? outputs : from;
+    if (s.taps_tile) s.taps_tile(tile, x, by, now, sums, fresh);
+    else conv_inputs_tile(s, tile, x, x_top, by, s.COPIED ? NR : s.YW, now, top, sums, fresh);
+    done(panel, tile, sums);
+  }
+}
+
+// Sums that are done, of `count` outputs: `rows` rows of them from `first` on (a row is an input of a
+// tap); or, turned, `rows` floats of each output, which lie TURNED_ROW apart.
+struct ConvWeightPart {
+  int first, rows, oc, count;
+  const float* sums;
+};
+
+template <int NR, bool WHOLE, bool TURNED, class Ep>
+INLINE void conv_weight_to(const ConvWeightPlan& s, const ConvWeightPart& part, const Ep& ep) {
+  const float* sums = part.sums;
+  if constexpr (TURNED) {
+    ROLLED for (int i = 0; i < part.count; i++, sums += s.TURNED_ROW)
+      ep(part.oc + i, part.first, part.rows, sums);
+  } else {
+    ROLLED for (int row = part.first; row < part.first + part.rows; row++, sums += NR) {
+      const int tap = row / s.IC, kh = tap / s.KW, kw = tap % s.KW;
+      if (WHOLE || part.count == NR) ep(kh, kw, row % s.IC, part.oc, NR, sums);
+      else ep(kh, kw, row % s.IC, part.oc, part.count, sums);
     }
   }
 }
 
-// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel, with the
-// last strip, while it is still in the nearest cache; or all of them are turned at the end.
-template <class C, bool TURNED = false, class Ep>
-INLINE void conv_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
-  using S = ConvWeight<C, TURNED>;
-  constexpr int TOGETHER = TURNED ? S::TAPS : 1, SHARES = S::PANELS * S::TILES / TOGETHER;
-  int start = share(SHARES, t, T) * TOGETHER, end = share(SHARES, t + 1, T) * TOGETHER;
+// The same through a pointer, as in conv.h.
+using ConvWeightTake = void (*)(const ConvWeightPlan& s, const void* ep, const ConvWeightPart& part);
+
+template <int NR, bool WHOLE, bool TURNED, class Ep>
+APART void conv_weight_take(const ConvWeightPlan& s, const void* with, const ConvWeightPart& given) {
+  const Ep ep = *(const Ep*)with;  // copies, which nothing that is stored can change
+  const ConvWeightPart part = given;
+  conv_weight_to<NR, WHOLE, TURNED>(s, part, ep);
+}
+
+// The turned sums of the tiles [start, end), whole parts.
+template <int NR, class Take>
+INLINE void conv_give_turned(const ConvWeightPlan& s, const float* sums, int base, int start, int end,
+                             Take take) {
+  ROLLED for (int panel = start / s.TILES; panel * s.TILES < end; panel++) {
+    const int first = conv_max(0, start - panel * s.TILES) / s.TAPS;
+    const int last = conv_min(s.TILES, end - panel * s.TILES) / s.TAPS;
+    const int until = conv_min(s.IC, last * s.MR);
+    ROLLED for (int ic = first * s.MR; ic < until; ic += s.AT_ONCE) {
+      alignas(64) float turned[NR * conv_turned_row(CONV_TURNED)];
+      const int inputs = conv_min(s.AT_ONCE, until - ic);
+      conv_turn(sums + (panel - base) * s.SUMS + (i64)ic * NR, (i64)s.IC * NR, NR, s.TAPS, inputs, NR,
+                s.TURNED_ROW, turned);
+      take({ic * s.TAPS, inputs * s.TAPS, panel * NR, panel < s.PANELS - 1 ? NR : s.REST, turned});
+    }
+  }
+}
+
+template <int NR, bool TURNED, class Take>
+INLINE void conv_weight_run(const ConvWeightPlan& s, const float* x, const float* dy, float* scratch,
+                            int t, int T, Take take) {
+  const int together = TURNED ? s.TAPS : 1, shares = s.PANELS * s.TILES / together;
+  int start = share(shares, t, T) * together;
+  const int end = share(shares, t + 1, T) * together;
   ROLLED while (start < end) {
-    int base = start / S::TILES, until = conv_min(end, (base + S::KEPT) * S::TILES);
-    ROLLED for (int n = 0; n < C::N; n += S::STRIP_IMAGES)
-      ROLLED for (int top = 0; top < C::OH; top += S::STRIP_ROWS) {
-        bool last = !TURNED && n + S::STRIP_IMAGES >= C::N && top + S::STRIP_ROWS >= C::OH;
+    const int base = start / s.TILES, until = conv_min(end, (base + s.KEPT) * s.TILES);
+    ROLLED for (int n = 0; n < s.N; n += s.STRIP_IMAGES)
+      ROLLED for (int top = 0; top < s.OH; top += s.STRIP_ROWS) {
+        const bool last = n + s.STRIP_IMAGES >= s.N && top + s.STRIP_ROWS >= s.OH;
         auto done = [&](int panel, int tile, const float* sums) INLINE_CALL {
-          if constexpr (TURNED) return;
-          else {
-            int row = S::first_row(tile), stop = last ? row + S::rows_of(tile) : row;
-            ROLLED for (; row < stop; row++, sums += S::NR) {
-              int tap = row / C::IC, kh = tap / C::KW, kw = tap % C::KW, oc = panel * S::NR;
-              if (S::REST == 0 || panel < S::PANELS - 1) ep(kh, kw, row % C::IC, oc, S::NR, sums);
-              else ep(kh, kw, row % C::IC, oc, S::REST, sums);
-            }
-          }
+          if (TURNED || !last) return;
+          const int rows = tile / s.GROUPS < s.PARTS - 1 ? s.MR : s.LAST;
+          const int count = s.PANELS > 1 && panel < s.PANELS - 1 ? NR : s.REST;
+          take({conv_first_row(s, tile), rows, panel * NR, count, sums});
         };
-        S::strip(x, dy, scratch, base, start, until, n, top, done);
+        conv_weight_strip<NR>(s, x, dy, scratch, base, start, until, n, top, done);
       }
-    if constexpr (TURNED) conv_give_turned<S, C>(scratch, base, start, until, ep);
+    if constexpr (TURNED) conv_give_turned<NR>(s, scratch, base, start, until, take);
     start = until;
   }
+}
+
+template <int NR, bool TURNED>
+APART_WHOLE void conv_weight_run_shared(const ConvWeightPlan& plan, const float* x, const float* dy,
+                                        float* scratch, int t, int T, ConvWeightTake take,
+                                        const void* ep) {
+  conv_weight_run<NR, TURNED>(
+      plan, x, dy, scratch, t, T,
+      [&](const ConvWeightPart& part) INLINE_CALL { take(plan, ep, part); });
+}
+
+// dw from x and dy: ep(kh, kw, ic, oc0, count, channels) gets every row of every panel, with the
+// last strip, while it is still in the nearest cache; or (TURNED) all are turned at the end, and
+// ep(oc, first, count, row) counts inputs and taps. NV: vectors of a panel. WHOLE: the last is full.
+template <int NV, bool WHOLE, bool TURNED = false, class Ep>
+INLINE void conv_weight_by(const ConvWeightPlan& plan, const float* x, const float* dy, float* scratch,
+                           int t, int T, Ep ep) {
+  constexpr int NR = NV * LANES;
+  conv_weight_run_shared<NR, TURNED>(plan, x, dy, scratch, t, T,
+                                     conv_weight_take<NR, WHOLE, TURNED, Ep>, &ep);
+}
+
+// The same in a function of its own, epilogue and all.
+template <class C, bool TURNED = false, class Ep>
+INLINE void conv_weight(const float* x, const float* dy, float* scratch, int t, int T, Ep ep) {
+  using S = ConvWeightSizes<C, TURNED>;
+  constexpr const ConvWeightPlan& s = conv_weight_plan<C, TURNED>;
+  conv_weight_run<S::NR, TURNED>(s, x, dy, scratch, t, T,
+                                 [&](const ConvWeightPart& part) INLINE_CALL {
+                                   conv_weight_to<S::NR, S::REST == S::NR, TURNED>(s, part, ep);
+                                 });
 }

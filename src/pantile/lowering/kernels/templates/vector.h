@@ -66,3 +66,8 @@ INLINE float widened(float value) { return value; }
 
 // The part of `count` things that thread t of T does: [share(count, t, T), share(count, t + 1, T)).
 INLINE i64 share(i64 count, int t, int T) { return count * t / T; }
+
+// The same in steps: where the part of thread t begins, and that of the one before ends.
+INLINE i64 part(i64 count, int step, int t, int T) {
+  return t == T ? count : share(count / step, t, T) * step;
+}

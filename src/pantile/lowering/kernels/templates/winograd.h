@@ -227,42 +227,55 @@ APART_WHOLE void winograd_weights(const float* from, i64 tap, i64 next, int coun
 
 constexpr int WINOGRAD_CHUNK = 16;  // channels that are packed at a time
 
-// What both directions do: fill(panel, k, count, buffer) packs some channels of a panel.
-template <class S, class Fill>
-INLINE void winograd_pack(float* packed, i64 tap, i64 next, int t, int T, Fill fill) {
-  constexpr int CHUNKS = conv_ceil(S::K, WINOGRAD_CHUNK);
-  const int end = share(S::PANELS * CHUNKS, t + 1, T);
-  ROLLED for (int at = share(S::PANELS * CHUNKS, t, T); at < end; at++) {
-    alignas(64) float buffer[9 * WINOGRAD_CHUNK * S::NR];
-    const int panel = at / CHUNKS, k = at % CHUNKS * WINOGRAD_CHUNK;
-    const int count = conv_min(WINOGRAD_CHUNK, S::K - k);
+template <class C, class S>
+constexpr ConvPack winograd_pack_of = {
+    C::OC, C::IC, 9, S::PANELS, WINOGRAD_CHUNK, conv_ceil(S::K, WINOGRAD_CHUNK), S::packed};
+template <class C>
+constexpr ConvPack winograd_pack_forward = winograd_pack_of<C, WinogradForward<C>>;
+template <class C>
+constexpr ConvPack winograd_pack_input = winograd_pack_of<C, WinogradInput<C>>;
+
+// What all directions do with K channels: fill(panel, k, count, buffer) packs some of a panel.
+template <int NR, class Fill>
+INLINE void winograd_pack(const ConvPack& pack, int K, float* packed, i64 tap, i64 next, int t, int T,
+                          Fill fill) {
+  const int end = share(pack.PANELS * pack.CHUNKS, t + 1, T);
+  ROLLED for (int at = share(pack.PANELS * pack.CHUNKS, t, T); at < end; at++) {
+    alignas(64) float buffer[9 * WINOGRAD_CHUNK * NR];
+    const int panel = at / pack.CHUNKS, k = at % pack.CHUNKS * WINOGRAD_CHUNK;
+    const int count = conv_min(WINOGRAD_CHUNK, K - k);
     fill(panel, k, count, buffer);
     const float* first = tap < 0 ? buffer - 8 * tap : buffer;
-    winograd_weights(first, tap, next, count, S::NR, packed + ((i64)panel * 16 * S::K + k) * S::NR,
-                     (i64)S::K * S::NR);
+    winograd_weights(first, tap, next, count, NR, packed + ((i64)panel * 16 * K + k) * NR, (i64)K * NR);
   }
 }
 
-template <class C, class Number>
-INLINE void pack_winograd_forward(const Number* weight, float* packed, int t, int T) {
-  using S = WinogradForward<C>;
-  winograd_pack<S>(packed, S::NR, 9 * S::NR, t, T,
-                   [&](int panel, int k, int count, float* buffer) INLINE_CALL {
-                     pack_plain<C>(weight, buffer, panel, k, k + count);
-                   });
+// NV: vectors of a panel.
+template <int NV, class Number>
+INLINE void pack_winograd_forward(const ConvPack& pack, const Number* weight, float* packed, int t,
+                                  int T) {
+  constexpr int NR = NV * LANES;
+  winograd_pack<NR>(pack, pack.IC, packed, NR, 9 * NR, t, T,
+                    [&](int panel, int k, int count, float* buffer) INLINE_CALL {
+                      pack_plain<NR>(pack, weight, buffer, panel, k, k + count);
+                    });
 }
 
-// The taps in reverse order: the gradient turns the weight by half a circle.
-template <class C, class Number>
-INLINE void pack_winograd_input(const Number* weight, float* packed, int t, int T) {
-  using S = WinogradInput<C>;
-  winograd_pack<S>(packed, -(i64)WINOGRAD_CHUNK * S::NR, S::NR, t, T,
-                   [&](int panel, int k, int count, float* buffer) INLINE_CALL {
-                     const int ic = panel * S::NR;
-                     pack_input_chunk<9, S::NR>(weight + ((i64)k * C::IC + ic) * 9, buffer, count,
-                                                conv_min(S::NR, C::IC - ic), C::IC,
-                                                WINOGRAD_CHUNK);
-                   });
+// The taps `tap` apart.
+template <int NR, class Number>
+INLINE void winograd_pack_inputs(const ConvPack& pack, const Number* weight, float* packed, i64 tap,
+                                 int t, int T) {
+  winograd_pack<NR>(pack, pack.OC, packed, tap, NR, t, T,
+                    [&](int panel, int k, int count, float* buffer) INLINE_CALL {
+                      pack_input_part<9, NR>(pack, weight, buffer, panel, k, count);
+                    });
+}
+
+// In reverse order: the gradient turns the weight by half a circle.
+template <int NV, class Number>
+INLINE void pack_winograd_input(const ConvPack& pack, const Number* weight, float* packed, int t,
+                                int T) {
+  winograd_pack_inputs<NV * LANES>(pack, weight, packed, -(i64)WINOGRAD_CHUNK * NV * LANES, t, T);
 }
 
 // ---- Products -----------------------------------------------------------------------------------

@@ -52,16 +52,12 @@ constexpr WinogradScatterPlan winograd_scatter_plan = {
     S::STRIPS, S::MR, S::STEP, S::INPUT, S::LINE, winograd_products<S::MR, S::NV, S::STEP>};
 
 // The taps in their order, as forward; panels of inputs.
-template <class C, class Number>
-INLINE void pack_winograd_scatter(const Number* weight, float* packed, int t, int T) {
-  using S = WinogradScatter<C>;
-  winograd_pack<S>(packed, (i64)WINOGRAD_CHUNK * S::NR, S::NR, t, T,
-                   [&](int panel, int k, int count, float* buffer) INLINE_CALL {
-                     const int ic = panel * S::NR;
-                     pack_input_chunk<9, S::NR>(weight + ((i64)k * C::IC + ic) * 9, buffer, count,
-                                                conv_min(S::NR, C::IC - ic), C::IC,
-                                                WINOGRAD_CHUNK);
-                   });
+template <class C>
+constexpr ConvPack winograd_pack_scatter = winograd_pack_of<C, WinogradScatter<C>>;
+template <int NV, class Number>
+INLINE void pack_winograd_scatter(const ConvPack& pack, const Number* weight, float* packed, int t,
+                                  int T) {
+  winograd_pack_inputs<NV * LANES>(pack, weight, packed, (i64)WINOGRAD_CHUNK * NV * LANES, t, T);
 }
 
 // inputs[16][tile][K] of the tiles [first, first + count), `row` floats apart.
