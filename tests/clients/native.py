@@ -14,6 +14,9 @@ of the tensor where that is most; two is the promise.
 
     share = ours / (eager's + 5e-7), each a part of the tensor's greatest value
 
+`whole` is the same of the model: the greatest difference from float64 of any number in its
+parameters, ours divided by eager's.
+
 Eager's one run can be close by luck, so `typical` is the same with the largest distance of five,
 whose weights differ by a bit. Two kinds of luck are common:
 
@@ -60,6 +63,8 @@ SHARE, SLACK, NUDGES, PROMISE = 4.0, 1e-6, 4, 2.0
 """How far from float64: this many times eager's own distance, and a little; eager is also run with
 its weights moved by their last bit so many times, since one run can be close by luck."""
 
+_TINY = 1e-30
+
 Outcome = Literal["close", "rounding", "reference", "refused", "wrong", "crashed"]
 
 
@@ -82,14 +87,15 @@ class NativeVerdict:
     typical: float = 0.0
     """How many times eager's own error ours is; see the top of the file."""
     worst: str = ""
+    whole: float = 0.0
 
 
 def judge_native(client: Client) -> NativeVerdict:
     """Take two steps in all three ways, without chance, and compare the second."""
     torch.manual_seed(0)
+    batches = [client.batch() for _ in range(2)]  # by chance: equal pixels would err alike
     with no_chance():
         model = without_dropout(client.model().train())
-        batches = [client.batch() for _ in range(2)]
         halfway = _Halfway.of(copy.deepcopy(model), client, batches[0])
         try:
             native = _train_natively(copy.deepcopy(model), client, batches)
@@ -109,7 +115,7 @@ def judge_native(client: Client) -> NativeVerdict:
         outcome, difference, detail = _compare(native.results, accuracy)
     times = (native.compile_seconds, native.seconds)
     typical, worst = accuracy.share(NUDGES + 1)
-    shares = (accuracy.share(1)[0], typical, worst)
+    shares = (accuracy.share(1)[0], typical, worst, accuracy.whole)
     return NativeVerdict(outcome, difference, detail, *times, native.lowering, *shares)
 
 
@@ -221,6 +227,8 @@ class _Accuracy:
     ours: dict[str, float]
     theirs: dict[str, list[float]]
     """Of eager's own run, and of those with nudged weights."""
+    whole: float
+    """Of the model: the greatest difference of any parameter, ours divided by eager's."""
 
     @staticmethod
     def of(native: Snapshot, halfway: _Halfway, batch: Batch) -> _Accuracy:
@@ -229,7 +237,8 @@ class _Accuracy:
         names = [n for n in runs[0] if n in native and n != "random state"]
         ours = {name: _apart(name, native, wide) for name in names}
         theirs = {name: [_apart(name, run, wide) for run in runs] for name in names}
-        return _Accuracy(runs[0], ours, theirs)
+        whole = _furthest(native, wide) / max(_furthest(runs[0], wide), _TINY)
+        return _Accuracy(runs[0], ours, theirs, whole)
 
     def share(self, runs: int) -> tuple[float, str]:
         """The most that our distance is of eager's, which is the largest of so many runs; where."""
@@ -266,6 +275,12 @@ def _apart(name: str, a: Snapshot, b: Snapshot) -> float:
     if name.startswith("optimizer exp_avg_sq "):
         return _distance(one.sqrt(), other.sqrt())
     return _distance(one, other)
+
+
+def _furthest(a: Snapshot, b: Snapshot) -> float:
+    """The greatest difference of any parameter."""
+    names = [name for name in b if name.startswith("parameter ") and b[name].numel()]
+    return max((float((a[n].double() - b[n].double()).abs().max()) for n in names), default=0.0)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
