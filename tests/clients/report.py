@@ -87,8 +87,8 @@ def _report_native(clients: list[tuple[str, Client]]) -> Report:
     outcomes: Counter[str] = Counter()
     complaints = []
     print(
-        f"{'family':13} {'model':30} {'outcome':9} {'differs':>8} {'share':>7} {'typical':>7} {'whole':>6} "
-        f"{'compile':>8} code by"
+        f"{'family':13} {'model':30} {'outcome':9} {'differs':>8} {'share':>7} {'typical':>7} "
+        f"{'whole':>6} {'compile':>8} code by"
     )
     for family, client in clients:
         verdict = judge_apart(family, client.name)
@@ -97,8 +97,8 @@ def _report_native(clients: list[tuple[str, Client]]) -> Report:
         outcomes["within twice eager's error"] += 0 < verdict.share <= PROMISE
         outcomes["within twice eager's as a whole"] += 0 < verdict.whole <= PROMISE
         outcomes["within twice the largest of five"] += 0 < verdict.typical <= PROMISE
-        numbers = f"{verdict.difference:8.1e} {verdict.share:7.2f} {verdict.typical:7.2f} {verdict.whole:6.2f} "
-        numbers += f"{verdict.compile_seconds:7.1f}s {verdict.lowering:8}"
+        numbers = f"{verdict.difference:8.1e} {verdict.share:7.2f} {verdict.typical:7.2f} "
+        numbers += f"{verdict.whole:6.2f} {verdict.compile_seconds:7.1f}s {verdict.lowering:8}"
         detail = verdict.detail.partition("\n")[0]
         if verdict.typical > PROMISE:
             detail += f"; farthest {verdict.worst}"

@@ -82,13 +82,20 @@ def _rounded_quotient(trace: Trace, node: fx.Node, index: Index) -> str:
 
 def _quotient(trace: Trace, node: fx.Node, index: Index) -> str:
     """By a power of two it is a product, which is the same number: kernels share that factor."""
-    divisor, dtype = node.args[1], dtype_of(node)
-    exact = isinstance(divisor, (int, float)) and abs(frexp(divisor)[0]) == 0.5
-    if not exact or not dtype.is_floating_point or abs(frexp(divisor)[1]) > _SMALL_EXPONENT:
+    divisor: Any = node.args[1]
+    dtype = dtype_of(node)
+    if not dtype.is_floating_point or not _has_exact_reciprocal(divisor):
         return _arithmetic("{0} / {1}", scales=True)(trace, node, index)
     a = trace.operand(node.args[0], index, dtype)
     b = trace.operand(1 / divisor, index, computed(dtype))
     return trace.state(cpp(dtype), f"op_mul({a}, {b})", [a, b])
+
+
+def _has_exact_reciprocal(number: Any) -> bool:
+    if not isinstance(number, (int, float)):
+        return False
+    mantissa, exponent = frexp(number)
+    return abs(mantissa) == 0.5 and abs(exponent) < _SMALL_EXPONENT
 
 
 def _modulo(trace: Trace, node: fx.Node, index: Index) -> str:

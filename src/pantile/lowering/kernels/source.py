@@ -88,7 +88,7 @@ class _Text:
         return next(word for word in _FAMILIES if word in self.body)
 
     @property
-    def weight(self) -> int:
+    def weight(self) -> float:
         """About how many milliseconds it takes to compile."""
         cost = _FAMILIES[self.family]
         return cost.each + cost.plan * max(1, len(self.tables))

@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 
 from pantile.lowering.kernels.plan import Kernel
-from pantile.lowering.kernels.rules.conv import emit_images, image, named_axes
+from pantile.lowering.kernels.rules.images import emit_images, image, named_axes
 from pantile.lowering.kernels.rules.pool import Pool
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import shape_of

@@ -13,7 +13,7 @@ from pantile.lowering.kernels.operand import Operand
 from pantile.lowering.kernels.plan import Kernel
 from pantile.lowering.kernels.radix import Radix
 from pantile.lowering.kernels.refused import Refused
-from pantile.lowering.kernels.rules.conv import emit_images, image, named_axes
+from pantile.lowering.kernels.rules.images import emit_images, image, named_axes
 from pantile.lowering.kernels.trace import Trace
 from pantile.lowering.kernels.types import dtype_of, in_float, shape_of
 from pantile.lowering.kernels.writer import Writer
