@@ -169,6 +169,10 @@ SHARED = {
     "conv_by<D::NV, D::CHANNELS % D::NR == 0>(conv_plan<D>, ",
     "conv_input<C>(": "using D = ConvInput<C>; "
     "conv_by<D::NV, D::CHANNELS % D::NR == 0>(conv_plan<D>, ",
+    "conv_weight<C>(": "using S = ConvWeightSizes<C, false>; "
+    "conv_weight_by<S::NV, S::REST == S::NR>(conv_weight_plan<C, false>, ",
+    "conv_weight<C, true>(": "conv_weight_by<ConvWeightSizes<C, true>::NV, "
+    "C::OC % ConvWeightSizes<C, true>::NR == 0, true>(conv_weight_plan<C, true>, ",
 }
 """The same calls, of loops that all convolutions share."""
 

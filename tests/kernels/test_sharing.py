@@ -48,16 +48,56 @@ def test_sums_of_other_shapes_share_functions_and_are_right():
     check(_sums([(600, 256), (1200, 512), (900, 512)]))
 
 
+def _functions(cases: list[Case]) -> int:
+    """How many kernels a program of all cases has."""
+
+    def whole(*given: torch.Tensor) -> list[torch.Tensor]:
+        rest = iter(given)
+        return [y for case in cases for y in case.call([next(rest) for _ in case.inputs])]
+
+    graph = graph_of(whole, [x for case in cases for x in case.inputs])
+    text = "".join(sources(written(graph), 1))
+    return len(re.findall(r"(?m)^APART_SHARED void k\d+\(", text))
+
+
 def test_sums_of_other_shapes_are_no_more_kernels_than_one_of_them():
-    def functions(cases: list[Case]) -> int:
-        def whole(*given: torch.Tensor) -> list[torch.Tensor]:
-            return [y for case, x in zip(cases, given, strict=True) for y in case.call((x,))]
+    assert _functions(_sums([(1280, 256), (2560, 512)])) == _functions(_sums([(1280, 256)]))
 
-        graph = graph_of(whole, [x for case in cases for x in case.inputs])
-        text = "".join(sources(written(graph), 1))
-        return len(re.findall(r"(?m)^APART_SHARED void k\d+\(", text))
 
-    assert functions(_sums([(1280, 256), (2560, 512)])) == functions(_sums([(1280, 256)]))
+def _norms(sizes: list[tuple[int, int]]) -> list[Case]:
+    """Means and what is divided by the number of rows: rows and columns are powers of two."""
+    inputs = [torch.randn(rows, columns) for rows, columns in sizes]
+    return [Case("", lambda x: (x - x.mean(0)) * (x.sum(0) / len(x)), (x,)) for x in inputs]
+
+
+def test_norms_of_other_shapes_are_no_more_kernels_than_one_of_them():
+    assert _functions(_norms([(1024, 128), (512, 256)])) == _functions(_norms([(512, 256)]))
+    check(_norms([(1024, 128), (512, 256), (8192, 128)]))
+
+
+def _strided(channels: int, size: int) -> Case:
+    """The gradients of a convolution that halves images, and a step of its weight."""
+
+    def run(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        backward = torch.ops.aten.convolution_backward.default
+        wanted = [True, True, False]
+        dx, dw, _ = backward(dy, x, w, None, [2, 2], [1, 1], [1, 1], False, [0, 0], 1, wanted)
+        y = torch.ops.aten.convolution.default(x, w, None, [2] * 2, [1] * 2, [1] * 2, False, [0], 1)
+        return y, dx, w - 0.1 * dw
+
+    weight = torch.randn(2 * channels, channels, 3, 3)
+    half = size // 2
+    x, dy = torch.randn(40, channels, size, size), torch.randn(40, 2 * channels, half, half)
+    images = [image.to(memory_format=torch.channels_last) for image in (dy, x)]
+    return Case(f"{channels}", run, (*images, weight))
+
+
+def test_gradients_of_strided_convolutions_and_packs_share_functions_and_are_right():
+    """More than twelve convolutions share loops; of other sizes they are the same functions."""
+    one, other = _strided(32, 8), _strided(64, 10)
+
+    assert _functions([one] * 5 + [other] * 5) == _functions([one] * 10)
+    check([one, other, _strided(96, 6), _strided(48, 8), _strided(80, 2)])
 
 
 def test_a_long_row_of_calls_is_not_optimised_and_runs_every_kernel():
