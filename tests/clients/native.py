@@ -18,7 +18,8 @@ of the tensor where that is most; two is the promise.
 parameters, ours divided by eager's.
 
 Eager's one run can be close by luck, so `typical` is the same with the largest distance of five,
-whose weights differ by a bit. Two kinds of luck are common:
+whose weights differ by a bit; of forty, if those five leave us beyond the promise: what a third of
+all runs see, five miss for one model in eight. Two kinds of luck are common:
 
     a sign      resnext has a relu of 5e-9 where its values go up to 2: three of the five runs see
                 the sign that float64 sees, two the other, and the gradient of a bias jumps by 30 %
@@ -59,7 +60,8 @@ from torch import nn
 import poptorch
 
 CLOSE = 1e-5
-SHARE, SLACK, NUDGES, PROMISE = 4.0, 1e-6, 4, 2.0
+SHARE, SLACK, PROMISE = 4.0, 1e-6, 2.0
+RUNS, MOST_RUNS = 5, 40
 """How far from float64: this many times eager's own distance, and a little; eager is also run with
 its weights moved by their last bit so many times, since one run can be close by luck."""
 
@@ -114,7 +116,7 @@ def judge_native(client: Client) -> NativeVerdict:
         accuracy = _Accuracy.of(native.results, halfway, batches[1])
         outcome, difference, detail = _compare(native.results, accuracy)
     times = (native.compile_seconds, native.seconds)
-    typical, worst = accuracy.share(NUDGES + 1)
+    typical, worst = accuracy.share(MOST_RUNS)
     shares = (accuracy.share(1)[0], typical, worst, accuracy.whole)
     return NativeVerdict(outcome, difference, detail, *times, native.lowering, *shares)
 
@@ -233,12 +235,19 @@ class _Accuracy:
     @staticmethod
     def of(native: Snapshot, halfway: _Halfway, batch: Batch) -> _Accuracy:
         wide = halfway.go_on(batch, torch.float64)
-        runs = [halfway.go_on(batch, nudge=nudge) for nudge in range(NUDGES + 1)]
+        runs = [halfway.go_on(batch, nudge=nudge) for nudge in range(RUNS)]
         names = [n for n in runs[0] if n in native and n != "random state"]
         ours = {name: _apart(name, native, wide) for name in names}
         theirs = {name: [_apart(name, run, wide) for run in runs] for name in names}
         whole = _furthest(native, wide) / max(_furthest(runs[0], wide), _TINY)
-        return _Accuracy(runs[0], ours, theirs, whole)
+        found = _Accuracy(runs[0], ours, theirs, whole)
+        for nudge in range(RUNS, MOST_RUNS):
+            if found.share(MOST_RUNS)[0] <= PROMISE:
+                break
+            run = halfway.go_on(batch, nudge=nudge)
+            for name in names:
+                theirs[name].append(_apart(name, run, wide))
+        return found
 
     def share(self, runs: int) -> tuple[float, str]:
         """The most that our distance is of eager's, which is the largest of so many runs; where."""
