@@ -13,6 +13,9 @@ from pantile.lowering.kernels.trace import Statement, Trace
 from pantile.lowering.kernels.types import dtype_of, read, shape_of, written_to
 from pantile.lowering.kernels.writer import Writer
 
+_FEW_APART = 4
+"""Rows whose elements do not lie side by side, of which gcc makes short work."""
+
 ACC = "acc"
 """The name of the anchor's value in an epilogue."""
 
@@ -145,9 +148,21 @@ class _Rows:
     """
 
     def __init__(self, space: Space, lane: Axis, first: str) -> None:
-        self.lines: list[str] = []
         self._space, self._lane, self._first = space, lane, first
-        self._names: dict[str, str] = {}
+        self._names: dict[tuple[str, str, int], str] = {}
+
+    @property
+    def lines(self) -> list[str]:
+        """The pointers' declarations.
+
+        Elements of many rows that lie apart are hundreds of addresses; to choose what to count them
+        by takes gcc seconds if it knows how rows follow each other.
+        """
+        hides = sum(step != 1 for _, _, step in self._names) > _FEW_APART
+        return [
+            f"{cpp}* const {name} = {f'afresh({place})' if hides and step != 1 else place};"
+            for (cpp, place, step), name in self._names.items()
+        ]
 
     def line(self, statement: Statement, sums: Sequence[Affine], depth: int) -> str:
         """A statement, at a depth: in the innermost loop, loads run along rows."""
@@ -168,9 +183,6 @@ class _Rows:
             return f"{pointer}[{address.code()}]"
         step = address.factor(lane)
         rest = Affine(address.constant, {a: f for a, f in address.terms.items() if a is not lane})
-        start = f"{cpp}* {pointer} + {rest.code()} + {self._first} * {step}"
-        if start not in self._names:
-            name = self._names[start] = f"row{len(self._names)}"
-            place = f"({rest.code()}) + {self._first} * {step}"
-            self.lines.append(f"{cpp}* const {name} = {pointer} + {place};")
-        return f"{self._names[start]}[{'j' if step == 1 else f'j * {step}'}]"
+        row = cpp, f"{pointer} + ({rest.code()}) + {self._first} * {step}", step
+        name = self._names.setdefault(row, f"row{len(self._names)}")
+        return f"{name}[{'j' if step == 1 else f'j * {step}'}]"

@@ -25,7 +25,7 @@ from pantile.lowering.kernels.memory import (
 from pantile.lowering.kernels.setup import find_setup, inputs_of, keep_results
 from pantile.lowering.kernels.sharing import Table, shared, skeleton
 from pantile.lowering.kernels.types import dtype_of, shape_of
-from pantile.lowering.kernels.writer import Function, Writer
+from pantile.lowering.kernels.writer import Function, Writer, result_strides
 
 TEMPLATES = (
     "vector.h",
@@ -354,8 +354,7 @@ def _frame(writer: Writer, setup: Collection[int], sizes: _Sizes) -> str:
 def _output(node: fx.Node) -> str:
     value = node.meta["val"]
     size = value.numel() * value.element_size()
-    strides = [int(stride) for stride in value.stride()]
-    return layout(shape_of(node), strides, dtype_of(node), size)
+    return layout(shape_of(node), result_strides(value), dtype_of(node), size)
 
 
 def _row(name: str, calls: Sequence[str]) -> str:

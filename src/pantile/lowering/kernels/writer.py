@@ -22,6 +22,16 @@ from pantile.lowering.kernels.types import CPP, MOST_ELEMENTS, dtype_of, shape_o
 CHANNELS_LAST = (0, 2, 3, 1)
 
 
+def result_strides(value: torch.Tensor) -> tuple[int, ...]:
+    """How a result lies in memory: as torch has it, but without the gaps of a slice."""
+    strides = tuple(int(stride) for stride in value.stride())
+    order = sorted(range(value.dim()), key=lambda dim: -strides[dim])
+    dense = dense_strides(value.shape, order)
+    lies = zip(value.shape, strides, dense, strict=True)
+    is_dense = all(size == 1 or stride == without_gaps for size, stride, without_gaps in lies)
+    return strides if is_dense else dense_strides(value.shape)
+
+
 @dataclass(frozen=True)
 class View:
     """Memory as an operator of torch's sees it."""
@@ -143,10 +153,9 @@ class Writer:
     def output(self, node: fx.Node, number: int) -> Buffer:
         """The memory of a result, laid out as the caller expects it."""
         value = self.plan.outputs[number].meta["val"]
-        shape, strides = shape_of(node), tuple(int(stride) for stride in value.stride())
-        if extent(shape, strides) != value.numel():
-            raise Refused("a result with gaps")
-        return self._new(stored(value.dtype), shape, strides, Place.OUTPUT, number)
+        return self._new(
+            stored(value.dtype), shape_of(node), result_strides(value), Place.OUTPUT, number
+        )
 
     def _part_of(self, node: fx.Node) -> Buffer | None:
         """Memory inside that of the concatenation a value is a piece of: nothing to copy then."""

@@ -23,13 +23,6 @@ constexpr int conv_ceil(int a, int b) { return a > 0 ? (a + b - 1) / b : -(-a / 
 constexpr int conv_modulo(int a, int b) { return (a % b + b) % b; }
 constexpr int conv_gcd(int a, int b) { return b ? conv_gcd(b, a % b) : a; }
 
-// The same address, but the compiler cannot tell: neighbouring pixels read the same numbers, and
-// it would keep those in registers from one step of a loop to the next and spill the sums.
-INLINE const float* conv_afresh(const float* from) {
-  asm("" : "+r"(from));
-  return from;
-}
-
 // Vectors side by side in one panel: two give each broadcast two multiplications to feed.
 constexpr int conv_vectors(int channels) { return channels > LANES ? 2 : 1; }
 

@@ -89,7 +89,7 @@ INLINE void conv_add(const float* x, const float* panel, int count,
         }
       }
   };
-  x = conv_afresh(x);
+  x = afresh(x);
   if constexpr (G::K <= 4) {
     UNROLLED for (int k = 0; k < G::K; k++) step(k);
   } else {

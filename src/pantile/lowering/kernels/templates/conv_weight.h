@@ -132,7 +132,7 @@ APART_WHOLE void conv_sum(const float* x, i64 x_step, const float* dy, i64 dy_st
           UNROLLED for (int v = 0; v < NV; v++) kept[r][v] += input * outputs[v];
         }
         from += XSTEP ? XSTEP : x_step, by += DSTEP ? DSTEP : dy_step;
-        if constexpr (MR * NV > REGISTERS / 2) from = conv_afresh(from);
+        if constexpr (MR * NV > REGISTERS / 2) from = afresh(from);
       }
     }
   UNROLLED for (int r = 0; r < MR; r++)

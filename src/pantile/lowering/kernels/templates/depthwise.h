@@ -77,7 +77,7 @@ struct Depthwise {
       int tap = (rows.first + row * Rows::EVERY) * C::KW + columns.first;
       ROLLED for (int column = 0; column < columns.count; column++) {
         vec weights = load(weight + (i64)(tap + column * Columns::EVERY) * LANES);
-        const float* at = conv_afresh(from + column * Columns::NEXT * SW);
+        const float* at = afresh(from + column * Columns::NEXT * SW);
         UNROLLED for (int i = 0; i < PIXELS; i++)
           sums[i] += depthwise_load<COUNT>(at + i * STEP) * weights;
       }

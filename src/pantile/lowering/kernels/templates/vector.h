@@ -64,6 +64,14 @@ INLINE vec spread_pair(const float* word) { return (vec)(lane_mask{} + *(const i
 // What is computed with, for what lies in memory; halves.h has those of 16 bits.
 INLINE float widened(float value) { return value; }
 
+// The same address, but the compiler cannot tell. It would keep what neighbouring pixels have read in
+// registers from one step of a loop to the next, and spill the sums.
+template <class T>
+INLINE T* afresh(T* from) {
+  asm("" : "+r"(from));
+  return from;
+}
+
 // The part of `count` things that thread t of T does: [share(count, t, T), share(count, t + 1, T)).
 INLINE i64 share(i64 count, int t, int T) { return count * t / T; }
 
