@@ -60,6 +60,9 @@ _WORTH = 330
 _FRAME, _CALL = 100, 0.25
 """The weight of the frame and of each call in the row."""
 
+_CLOSER = 1.02
+"""Limits of groups are tried in steps of so much."""
+
 _LONG_ROW = 100
 """From so many calls on the compiler does not optimise their row: it is numbers and calls only."""
 
@@ -106,20 +109,22 @@ class _Cost:
 
 
 _FAMILIES = {
-    "pack_": _Cost(40),
-    "winograd_weight": _Cost(30, first=140),
-    "winograd": _Cost(30, 7, first=60),
-    "conv_weight": _Cost(50, 15),
-    "conv_by<": _Cost(30, 42),
+    "conv_forward_packing": _Cost(50),
+    "pack_": _Cost(10, first=60),
+    "winograd_weight": _Cost(35, first=165),
+    "winograd": _Cost(35, 8, first=70),
+    "conv_weight": _Cost(55, 17),
+    "conv_by<": _Cost(30, 47),
     "conv_input<": _Cost(100),
     "conv_input_pairs<": _Cost(100),
     "conv_forward": _Cost(90),
-    "emm": _Cost(40, first=80),
+    "depthwise": _Cost(45),
+    "emm": _Cost(46, first=100),
     "pool": _Cost(30),
-    "sums[": _Cost(20, first=20),
+    "sums[": _Cost(25, first=20),
     "": _Cost(13),
 }
-"""Measured on W1a, W3, W4 and W5, one thread of a Zen 5."""
+"""Measured on W1a, W3, W4, W5 and a MobileNet, one thread of a Zen 5."""
 
 
 def sources(writer: Writer, most: int) -> list[str]:
@@ -200,21 +205,32 @@ def _divided(kernels: Sequence[_Text], most: int, calls: int) -> list[list[_Text
     Those of one template stay together where they can: what they share is compiled once, and a file
     needs fewer templates. The first group also gets the frame and the row of calls.
     """
-    families = [text.family for text in kernels]
-    total = _FRAME + _CALL * calls + sum(text.weight for text in kernels)
-    total += sum(_FAMILIES[word].first for word in set(families))
+    order = [*_FAMILIES]
+    kernels = sorted(kernels, key=lambda text: (-order.index(text.family), text.weight))
+    begun = _FRAME + _CALL * calls
+    shared = {text.family for text in kernels}
+    total = begun + sum(text.weight for text in kernels) + sum(_FAMILIES[f].first for f in shared)
     count = max(1, min(most, int(total) // _WORTH))
-    groups: list[list[_Text]] = [[] for _ in range(count)]
-    done, begun = 0.0, ""
-    for word, text in sorted(
-        zip(families, kernels, strict=True), key=lambda pair: [*_FAMILIES].index(pair[0])
-    ):
-        done += _FAMILIES[word].first if word != begun else 0
-        begun = word
-        middle = done + text.weight / 2
-        groups[min(count - 1, int(middle * count / total))].append(text)
-        done += text.weight
-    return groups[::-1]
+    limit = total / count
+    while len(groups := _filled(kernels, begun, limit)) > count:
+        limit *= _CLOSER
+    return groups
+
+
+def _filled(kernels: Sequence[_Text], begun: float, limit: float) -> list[list[_Text]]:
+    """One group after the other, each up to a limit; the first has begun already."""
+    groups: list[list[_Text]] = [[]]
+    cost, known = begun, set[str]()
+    for text in kernels:
+        more = text.weight + (0 if text.family in known else _FAMILIES[text.family].first)
+        if cost + more > limit and groups[-1]:
+            groups.append([])
+            known.clear()
+            cost, more = 0, text.weight + _FAMILIES[text.family].first
+        groups[-1].append(text)
+        known.add(text.family)
+        cost += more
+    return groups
 
 
 def _unit(kernels: Sequence[_Text], before: Sequence[str], after: Sequence[str]) -> str:
