@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -101,20 +102,18 @@ def test_the_report_says_which_operators_were_called_between_kernels(tmp_path: P
     assert [call["operator"] for call in program["outside"]] == ["aten.mm.default"]
 
 
-class Same(nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x, x + 1
-
-
-def test_the_report_says_why_inductor_wrote_the_code(tmp_path: Path) -> None:
-    model = poptorch.inferenceModel(Same(), profiled(tmp_path).engine("native"))
+def test_the_report_says_why_inductor_wrote_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PANTILE_LOWERING", "inductor")
+    model = poptorch.inferenceModel(Product(), profiled(tmp_path).engine("native"))
     model.compile(torch.zeros(4, 4))
     model.detachFromDevice()
 
     (program,) = programs(tmp_path / "inference")
 
     assert program["lowering"] == "inductor"
-    assert program["why"] == "an input that is returned"
+    assert program["why"] == "PANTILE_LOWERING=inductor"
 
 
 def test_the_report_says_why_the_reference_engine_ran(tmp_path: Path) -> None:

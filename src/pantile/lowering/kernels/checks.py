@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,11 +33,13 @@ def check_operators(nodes: Sequence[fx.Node], families: Mapping[Any, Family]) ->
         raise Refused(next(iter(found.values())), found)
 
 
-def check_outputs(outputs: Sequence[Any]) -> None:
-    """Refuse what is no result of a kernel."""
+def check_outputs(outputs: Sequence[Any], written: Collection[Any]) -> None:
+    """Refuse what is no value. Inputs that are written are returned as they become: not so here."""
     for output in outputs:
-        if not isinstance(output, fx.Node) or storage_of(output).op == "placeholder":
-            raise Refused("an input that is returned")
+        if not isinstance(output, fx.Node):
+            raise Refused("a result that is no tensor")
+        if storage_of(output) in written:
+            raise Refused("an input that is written and returned")
 
 
 def _why_refused(node: fx.Node, families: Mapping[Any, Family]) -> str | None:

@@ -73,10 +73,10 @@ def written(graph: fx.Graph, constant: Collection[int] = ()) -> Writer:
 
 
 def _return_again(writer: Writer) -> None:
-    """A value that is returned more than once."""
+    """A value that is returned more than once, or an input."""
     for number, output in enumerate(writer.plan.outputs):
         value = storage_of(output)
-        if writer.returned[value] != number:
+        if value.op == "placeholder" or writer.returned[value] != number:
             copy(writer, value, writer.output(value, number), "again:")
 
 

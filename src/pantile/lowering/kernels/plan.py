@@ -119,7 +119,7 @@ class Plan:
         """Single numbers that are made of inputs alone, such as the count of steps."""
         self._leaves: dict[fx.Node, frozenset[fx.Node]] = {}
         check_operators(self.nodes, families)
-        check_outputs(self.outputs)
+        check_outputs(self.outputs, {copy.args[0] for copy in self.copies})
         self._realise()
         self._held = recompute(graph, self.realised)
         """Values that are kept for what is computed again from them, much later."""
@@ -245,20 +245,21 @@ class Plan:
                 self._need(source)
 
     def _realise_results(self) -> None:
+        written = {copy.args[0] for copy in self.copies}
         for copy in self.copies:
             target, source = copy.args[:2]
             assert isinstance(target, fx.Node) and isinstance(source, fx.Node)
             source = storage_of(source)
-            if source.op == "placeholder":
-                if source is not target:
-                    raise Refused("an input that is written to another")
-                continue
             if dtype_of(source) is not dtype_of(target):
                 raise Refused("an input that changes its type")
+            if source.op == "placeholder":
+                if source is not target and source in written:
+                    raise Refused("inputs that are exchanged")
+                continue  # copied at the end
             self._need(source)
             self.targets.setdefault(source, target)
         for output in self.outputs:
-            self._need(storage_of(output))
+            self._need_itself(storage_of(output))
 
     def _realise_dear(self) -> None:
         costs: dict[fx.Node, float] = {}
