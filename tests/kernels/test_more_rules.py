@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from tests.kernels.programs import Case, check
+from tests.kernels.programs import Case, check, why_refused
 
 aten = torch.ops.aten
 
@@ -286,3 +286,17 @@ def test_reshapes_that_cut_through_rows_are_those_of_torch() -> None:
             Case("sum", lambda x: x.exp().view(9, 4).sum(0), (randn(6, 6),)),
         ]
     )
+
+
+def test_single_numbers_go_where_matrices_do() -> None:
+    a, b, x = torch.tensor(2.0), torch.tensor(3.0), torch.randn(4, 4)
+    single, place = torch.randn(()), torch.tensor(0)
+
+    def chosen(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(a + 1 > b, x, 0)  # no triangle
+
+    check(
+        [Case("a choice", chosen, (a, b, x)), Case("a window", lambda x: x.unfold(0, 1, 1), (a,))]
+    )
+    scattered = Case("", lambda x, i, y: x.scatter_add(0, i, y), (single, place, a))
+    assert why_refused(scattered) == "a scatter into a single number"

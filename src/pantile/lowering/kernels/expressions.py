@@ -139,8 +139,9 @@ def _unfold(trace: Trace, node: fx.Node, index: Index) -> str:
     dim: Any = node.args[1]
     step: Any = node.args[3]
     inner = list(index[:-1])
-    inner[dim % max(1, len(inner))] *= step
-    inner[dim % max(1, len(inner))] += index[-1]
+    if inner:  # else the one window of a single number
+        inner[dim % len(inner)] *= step
+        inner[dim % len(inner)] += index[-1]
     return trace.value(_source(node), inner)
 
 

@@ -169,7 +169,7 @@ def _is_lower(condition: fx.Node) -> bool | None:
 
 def _counts(node: fx.Node) -> str | None:
     """Is it the number of the row, or of the column?"""
-    *more, rows, columns = (1, *shape_of(node))
+    *more, rows, columns = (1, 1, *shape_of(node))
     while node.target in _COUNTED:
         node = node.args[0]  # type: ignore[assignment]
     if node.target is not prims.iota.default or any(size != 1 for size in more):

@@ -74,6 +74,8 @@ def _along_dim(node: fx.Node) -> _Scatter:
     whole, dim, places, values = node.args[:4]
     assert isinstance(places, fx.Node) and isinstance(dim, int) and isinstance(whole, fx.Node)
     axes = [Axis(size) for size in shape_of(places)]
+    if not axes:
+        raise Refused("a scatter into a single number")
     dim %= len(axes)
     free = {d: axis for d, axis in enumerate(axes) if d != dim}
     adds = node.target is aten.scatter_add.default
