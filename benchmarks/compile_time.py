@@ -40,7 +40,7 @@ def tasks(selection: Selection) -> list[Task]:
     """A cold and a warm child for each workload and peer, on all the threads asked for."""
     return [
         selection.task("compile", workload, max(selection.threads), peer=peer.name, start=start)
-        for workload in selection.pick(("W1a", "W2", "W3"), TRAINED)
+        for workload in selection.pick(("W1a", "W2", "W3", "W4"), TRAINED)
         for peer in chosen_peers(selection.families, _PEERS)
         for start in ("cold", "warm")
     ]

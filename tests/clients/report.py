@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 
+os.environ.setdefault("PANTILE_ENGINE", "reference")  # whose bits are eager's
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
