@@ -53,6 +53,7 @@ def cases() -> list[Case]:
         Case("loss", gradients(F.cross_entropy), (rows, labels)),
         Case("lookup", gradients(lambda t, i: F.embedding(i, t)), (table, places)),
         Case("math", gradients(lambda x: torch.tanh(x) * F.gelu(x) + torch.sigmoid(x)), (rows,)),
+        Case("turned", lambda x: x.t().contiguous(), (table,)),
         Case("sums", lambda x: [x.cumsum(1), x.amax(0), x.var(1)], (rows,)),
     ]
 

@@ -28,6 +28,9 @@ def nest(trace: Trace, axes: Sequence[Axis], stores: Sequence[Store]) -> str:
     first = stores[0].address
     leaves.sort(key=lambda axis: -first.factor(axis))
     leaves, stores = collapsed(trace, leaves, stores)
+    turned = _transposition(trace, leaves, stores)
+    if turned is not None:
+        return turned
     if leaves:
         leaves[-1].is_lane = True
     lines = placed(trace, [[axis] for axis in leaves], [])
@@ -38,6 +41,33 @@ def nest(trace: Trace, axes: Sequence[Axis], stores: Sequence[Store]) -> str:
         text += (shared_loop(axis) if depth == 0 else loop(axis)) + " {" + "".join(lines[depth + 1])
     text += "".join(store.code(trace.space) for store in stores) + "}" * len(leaves)
     return text if leaves else f"if (t == 0) {{ {text} }}"
+
+
+def _transposition(trace: Trace, leaves: list[Axis], stores: Sequence[Store]) -> str | None:
+    """Squares of vectors, where nothing is done but to turn rows of floats into columns."""
+    if (len(stores), len(trace.statements)) != (1, 1) or len(leaves) < 2:
+        return None
+    (store,), (load,), inner = stores, trace.statements, leaves[-1]
+    read = trace.space.resolve(load.sums[0]) if load.loaded_from else Affine()
+    side = next((leaf for leaf in leaves[:-1] if read.factor(leaf) == 1), None)
+    if load.loaded_from is None or load.name != store.value or side is None:
+        return None
+    kinds = {load.loaded_from.buffer.cpp, store.pointer.buffer.cpp}
+    rows = read.factor(inner), store.address.factor(side)
+    if kinds != {"float"} or store.address.factor(inner) != 1 or min(rows) < _SHORT:
+        return None
+    if side.size < _SHORT or inner.size < _SHORT // 2:
+        return None
+    around = [leaf for leaf in leaves if leaf not in (side, inner)]
+    loops = [shared_loop(axis) if axis is around[0] else loop(axis) for axis in around]
+    places = [Affine(a.constant, {x: a.factor(x) for x in around}) for a in (read, store.address)]
+    begin, to = (place.code() for place in places)
+    sizes = f"{opened(side.size)}, {opened(inner.size)}, {'0, 1' if around else 't, T'}"
+    return (
+        "".join(f"\n{text}" for text in loops)
+        + f"\ntransposed_copy({load.loaded_from.name} + {begin}, {opened(rows[0])},"
+        f" {store.pointer.name} + {to}, {opened(rows[1])}, {sizes});"
+    )
 
 
 def loop(axis: Axis) -> str:

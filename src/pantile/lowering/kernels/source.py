@@ -33,6 +33,7 @@ TEMPLATES = (
     "halves.h",
     "operators.h",
     "lanes.h",
+    "transpose.h",
     "pairs.h",
     "gemm_plan.h",
     "gemm_tile.h",
@@ -122,6 +123,7 @@ _FAMILIES = {
     "emm": _Cost(46, first=100),
     "pool": _Cost(30),
     "sums[": _Cost(25, first=20),
+    "transposed_copy": _Cost(5, first=60),
     "": _Cost(13),
 }
 """Measured on W1a, W3, W4, W5 and a MobileNet, one thread of a Zen 5."""
@@ -247,7 +249,8 @@ def _is_used(name: str, kernels: Sequence[str]) -> bool:
     """Templates that no kernel needs only cost time to compile."""
     words = {
         "halves.h": ("bf16", "fp16"),
-        "lanes.h": ("emm<", "Conv<"),
+        "lanes.h": ("emm<", "Conv<", "transposed_copy"),
+        "transpose.h": ("transposed_copy",),
         **dict.fromkeys(("gemm_plan.h", "gemm_tile.h", "gemm.h"), ("emm<",)),
         "tiles.h": ("emm<",) if has_tiles() else (),
         "conv_pairs.h": ("Pairs<", "_pairs<"),
