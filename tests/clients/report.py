@@ -97,7 +97,7 @@ def _report_native(clients: list[tuple[str, Client]]) -> Report:
         outcomes[f"by {verdict.lowering}"] += 1
         outcomes["within twice eager's error"] += 0 < verdict.share <= PROMISE
         outcomes["within twice eager's as a whole"] += 0 < verdict.whole <= PROMISE
-        outcomes["within twice the largest of five"] += 0 < verdict.typical <= PROMISE
+        outcomes["within twice the farthest run"] += 0 < verdict.typical <= PROMISE
         numbers = f"{verdict.difference:8.1e} {verdict.share:7.2f} {verdict.typical:7.2f} "
         numbers += f"{verdict.whole:6.2f} {verdict.compile_seconds:7.1f}s {verdict.lowering:8}"
         detail = verdict.detail.partition("\n")[0]

@@ -51,5 +51,13 @@ def test_only_large_matrices_of_floats_go_by_squares():
     assert "transposed_copy" not in _text(torch.randn(64, 25).bfloat16())
 
 
+def test_a_matrix_that_is_turned_in_its_own_memory_is_right():
+    def turned_in_place(p: torch.Tensor) -> torch.Tensor:
+        p.copy_(p.t().clone())
+        return p.sum()
+
+    check([Case("", turned_in_place, (torch.randn(48, 48),))])
+
+
 def test_what_computes_is_not_a_copy():
     check([Case("", lambda x: turned(x) * 2 + 1, (torch.randn(64, 25),))])

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 
 from torch import fx
@@ -86,7 +86,7 @@ class _Text:
     body: str
     tables: tuple[Table, ...] = ()
 
-    @property
+    @cached_property
     def family(self) -> str:
         """The template it is made of."""
         return next(word for word in _FAMILIES if word in self.body)

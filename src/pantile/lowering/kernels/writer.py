@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import fx
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 
 from pantile.lowering.kernels.expressions import storage_of
 from pantile.lowering.kernels.memory import Buffer, Place, Pointer, dense_strides, extent
@@ -24,12 +25,9 @@ CHANNELS_LAST = (0, 2, 3, 1)
 
 def result_strides(value: torch.Tensor) -> tuple[int, ...]:
     """How a result lies in memory: as torch has it, but without the gaps of a slice."""
-    strides = tuple(int(stride) for stride in value.stride())
-    order = sorted(range(value.dim()), key=lambda dim: -strides[dim])
-    dense = dense_strides(value.shape, order)
-    lies = zip(value.shape, strides, dense, strict=True)
-    is_dense = all(size == 1 or stride == without_gaps for size, stride, without_gaps in lies)
-    return strides if is_dense else dense_strides(value.shape)
+    if is_non_overlapping_and_dense_or_false(value):
+        return tuple(int(stride) for stride in value.stride())
+    return dense_strides(value.shape)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,15 @@ INLINE vec load_first(const float* from, int count) {
 #endif
 }
 
+// The first `count` numbers to `to`; nothing beyond them is touched.
+INLINE void store_first(float* to, vec value, int count) {
+#if defined(__AVX512F__)
+  __builtin_ia32_storeups512_mask(to, value, (unsigned short)((1u << count) - 1));
+#else
+  for (int i = 0; i < count; i++) to[i] = value[i];
+#endif
+}
+
 // One step of a transposition: blocks of S lanes change places between two vectors.
 template <int S> INLINE void exchange(vec& a, vec& b) {
   lane_mask low, high;

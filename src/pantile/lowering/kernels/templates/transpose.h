@@ -2,15 +2,6 @@
 
 #pragma once
 
-// The first `count` numbers to `to`; nothing beyond them is touched.
-INLINE void store_first(float* to, vec value, int count) {
-#if defined(__AVX512F__)
-  __builtin_ia32_storeups512_mask(to, value, (unsigned short)((1u << count) - 1));
-#else
-  for (int i = 0; i < count; i++) to[i] = value[i];
-#endif
-}
-
 // to[i * to_row + j] = from[j * from_row + i], for i of `columns` and j of `rows`. Threads share i.
 SHARED void transposed_copy(const float* from, i64 from_row, float* to, i64 to_row, int columns,
                             int rows, int t, int T) {
